@@ -1,0 +1,64 @@
+# Every target does its own set-up. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+STAMP := $(VENV)/.set-up
+
+# Seconds after which a lane counts as hung.
+TEST_LANES := unit properties contract schemas architecture migrations flow system
+
+.PHONY: help setup demo smoke test test-system-packages test-system lint type fmt bench docs clean
+
+help:  ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml uv.lock
+	@echo "Setting up $(VENV) from uv.lock (about a minute the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@UV_PROJECT_ENVIRONMENT=$(CURDIR)/$(VENV) $(BIN)/uv sync --frozen --inexact
+	@touch $@
+
+setup: $(STAMP)  ## Make the virtual environment from the lock file
+
+demo: $(STAMP)  ## Start everything with the local model and print how to talk to it
+	@$(BIN)/turnwire demo
+
+smoke: $(STAMP)  ## Start everything on free ports, have two turns answered, stop
+	@$(BIN)/turnwire smoke
+
+test: $(STAMP)  ## Every lane that needs no system package
+	@$(BIN)/python -m pytest -m "not browser"
+
+test-system: $(STAMP)  ## Only the lane of real processes and kills
+	@$(BIN)/python -m pytest tests/system
+
+test-system-packages: $(STAMP)  ## Lanes that need Debian's packages (chromium)
+	@$(BIN)/python -m tests.rig.system_packages
+	@$(BIN)/python -m pytest -m browser
+
+lint: $(STAMP)  ## ruff, formatting, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+type: $(STAMP)  ## mypy --strict
+	@$(BIN)/mypy
+
+fmt: $(STAMP)  ## Format and sort imports
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Measure speed beside a direct call of the provider; writes docs/benchmarks.md
+	@$(BIN)/python -m tests.bench
+
+docs: $(STAMP)  ## Write the generated pages and schemas again
+	@$(BIN)/python -m schemas.export
+	@$(BIN)/python -m deploy.docs_settings
+
+clean:  ## Remove the virtual environment and caches (data folders stay)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

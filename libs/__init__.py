@@ -1,0 +1,1 @@
+"""Mechanics that two or more services share; no decision of the domain lives here."""

@@ -1,0 +1,256 @@
+"""A worker process from the outside in: settings, real adapters, the service, the exit code.
+
+Every service with consumers is assembled here the same way; a service's ``__main__`` adds only what
+is its own. Nothing else constructs real adapters.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
+
+import uvloop
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from libs.clock import Clock, SystemClock
+from libs.errors import ChatError
+from libs.kafka.frame import Consumer, ConsumerSettings, make_broker
+from libs.kafka.loop import BatchHandler, BatchLoop
+from libs.kafka.parking import Parking
+from libs.kafka.publisher import KafkaPublisher
+from libs.kafka.security import KafkaSecurity
+from libs.kafka.topics import topic_specs
+from libs.kafka.upkeep import KafkaUpkeep
+from libs.outbox import Relay
+from libs.postgres import Database
+from libs.redis.live_stream import RedisLiveStream
+from libs.service import Lifecycle, Service
+from libs.settings import ServiceSettings
+from libs.telemetry.logging import Level, configure_logging, get_logger
+from libs.telemetry.metrics import Metrics
+from libs.telemetry.ops_server import OK, Check, CheckResult, LoopLagWatchdog, OpsServer
+from libs.telemetry.tracing import Tracing, configure_tracing
+from schemas.envelope import Data
+from schemas.registry import decode
+from schemas.topic_files import load_topics
+
+LEVELS: Mapping[str, Level] = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARNING": "warning",
+    "ERROR": "error",
+}
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The real adapters that every worker has, open for as long as it runs."""
+
+    name: str
+    settings: ServiceSettings
+    clock: Clock
+    registry: CollectorRegistry
+    metrics: Metrics
+    tracing: Tracing
+    database: Database
+    relay: Relay
+    live: RedisLiveStream
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One consumer of a service: its handler, and the event that AsyncAPI shows for it."""
+
+    handler: BatchHandler
+    shows: type[Data]
+
+
+@asynccontextmanager
+async def open_process(name: str, settings: ServiceSettings) -> AsyncIterator[Process]:
+    """Open the adapters of worker ``name`` (its folder), and close them in the end.
+
+    Raises:
+        StoreUnavailable: Postgres did not answer at the start.
+    """
+    clock = SystemClock()
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics.announce(name, release())
+    tracing = configure_tracing(name)
+    database = await Database.open(
+        settings.database_url.get_secret_value(), schema=name, size=settings.database_pool_size
+    )
+    publisher = KafkaPublisher(
+        settings.kafka_bootstrap_servers, client_id=name, security=kafka_security(settings)
+    )
+    try:
+        async with RedisLiveStream.open(settings.redis_url.get_secret_value()) as live:
+            yield Process(
+                name=name,
+                settings=settings,
+                clock=clock,
+                registry=registry,
+                metrics=metrics,
+                tracing=tracing,
+                database=database,
+                relay=Relay(database, publisher, clock=clock, metrics=metrics),
+                live=live,
+            )
+    finally:
+        await publisher.stop()
+        await database.close()
+        await tracing.close()
+
+
+async def serve(
+    process: Process,
+    subscriptions: Sequence[Subscription],
+    *,
+    lifecycle: Lifecycle,
+    checks: Mapping[str, Check] | None = None,
+) -> None:
+    """Consume until SIGTERM or SIGINT.
+
+    Args:
+        checks: The service's own readiness checks, beside Postgres, Kafka and Redis.
+    """
+    settings = process.settings
+    security = kafka_security(settings)
+    upkeep = KafkaUpkeep(
+        settings.kafka_bootstrap_servers,
+        client_id=process.name,
+        topics=topic_specs(load_topics(), profile=settings.topics_profile),
+        clock=process.clock,
+        security=security,
+    )
+    broker = make_broker(
+        settings.kafka_bootstrap_servers, client_id=process.name, security=security
+    )
+    membership = ConsumerSettings(
+        session_timeout_ms=settings.limits.session_timeout_ms,
+        heartbeat_interval_ms=settings.limits.heartbeat_interval_ms,
+    )
+    consumers = [
+        Consumer(broker, _loop(one.handler, process), settings=membership, event=one.shows)
+        for one in subscriptions
+    ]
+    watchdog = LoopLagWatchdog(process.metrics.event_loop_lag_seconds)
+    ops_server = OpsServer(
+        process.registry,
+        host=settings.ops_host,
+        port=settings.ops_port,
+        liveness={"event_loop": watchdog.check},
+        readiness={**_readiness(process, upkeep, consumers), **(checks or {})},
+    )
+    service = Service(
+        broker=broker,
+        consumers=consumers,
+        relay=process.relay,
+        upkeep=upkeep,
+        ops_server=ops_server,
+        lifecycle=Lifecycle(
+            background={"watchdog": watchdog.run, **lifecycle.background},
+            drain=lifecycle.drain,
+            close=lifecycle.close,
+        ),
+    )
+    await service.run(clock=process.clock, metrics=process.metrics)
+
+
+def run(name: str, settings: Callable[[], S], work: Callable[[S], Awaitable[None]]) -> int:
+    """The whole life of a process.
+
+    Args:
+        settings: Reads them from the environment.
+        work: Opens the adapters and serves until it is told to end.
+
+    Returns:
+        The exit code: 0 after an orderly end, 2 for settings that cannot be used, 1 otherwise.
+    """
+    try:
+        read = settings()
+    except ValidationError as error:
+        sys.stderr.write(f"{name} cannot start, its settings are wrong: {explain(error)}\n")
+        return EXIT_USAGE
+    except ChatError as error:
+        sys.stderr.write(f"{name} cannot start: {error}\n")
+        return EXIT_USAGE
+    configure_logging(name, log_format=read.log_format, level=LEVELS[read.log_level])
+    try:
+        uvloop.run(_awaited(work, read))
+    except ChatError as error:
+        get_logger().error("service.failed", code=error.code, reason=str(error))
+        return EXIT_FAILED
+    return 0
+
+
+async def _awaited(work: Callable[[S], Awaitable[None]], settings: S) -> None:
+    await work(settings)
+
+
+def explain(error: ValidationError) -> str:
+    """Which settings are wrong and why, without their values: one of them may be a secret."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+        for problem in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def kafka_security(settings: ServiceSettings) -> KafkaSecurity:
+    """How this process proves who it is to the brokers."""
+    return KafkaSecurity(
+        protocol=settings.kafka_security_protocol,
+        mechanism=settings.kafka_sasl_mechanism,
+        username=settings.kafka_username,
+        password=settings.kafka_password,
+    )
+
+
+def release() -> str:
+    """Version of the installed package."""
+    try:
+        return version("turnwire")
+    except PackageNotFoundError:
+        return "unpackaged"
+
+
+def _loop(handler: BatchHandler, process: Process) -> BatchLoop:
+    parking = Parking(
+        process.database, process.relay, consumer=handler.consumer, metrics=process.metrics
+    )
+    return BatchLoop(
+        handler,
+        decode=decode,
+        parking=parking,
+        clock=process.clock,
+        metrics=process.metrics,
+    )
+
+
+def _readiness(
+    process: Process, upkeep: KafkaUpkeep, consumers: Sequence[Consumer]
+) -> Mapping[str, Check]:
+    async def postgres() -> CheckResult:
+        await process.database.fetch("select 1")
+        return OK
+
+    async def kafka() -> CheckResult:
+        if not upkeep.is_answering:
+            return CheckResult(ok=False, detail="no broker answers")
+        if not all(consumer.is_assigned for consumer in consumers):
+            return CheckResult(ok=False, detail="a consumer is still joining its group")
+        return OK
+
+    async def redis() -> CheckResult:
+        if process.live.connected:
+            return OK
+        return CheckResult(ok=True, degraded=True, detail="live streams wait for Redis")
+
+    return {"postgres": postgres, "kafka": kafka, "redis": redis}

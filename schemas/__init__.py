@@ -1,0 +1,1 @@
+"""Events, topics and stream entries: the contract between the services."""

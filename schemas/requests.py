@@ -1,0 +1,78 @@
+"""What a front end may ask for at the door: topic ``turn.requests``.
+
+The only events that carry text. Each is answered by one outcome row of the ingestion service.
+"""
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.envelope import Data
+
+Policy = Literal["serialize", "branch", "reject", "queue", "replace"]
+
+MAX_KEY_CHARACTERS = 255
+MAX_PARTS = 16
+MAX_TITLE_CHARACTERS = 200
+MAX_MODEL_CHARACTERS = 100
+MAX_TIME_ZONE_CHARACTERS = 64
+
+
+class TextPart(BaseModel):
+    """A part of a message that is plain text."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: Literal["text"] = "text"
+    text: str = Field(description="At most 256 KiB of UTF-8 over all parts of a message.")
+
+
+class FirstMessage(BaseModel):
+    """The message that a new conversation may begin with."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    turn_id: UUID
+    parts: tuple[TextPart, ...] = Field(min_length=1, max_length=MAX_PARTS)
+    options: dict[str, Any] | None = None
+
+
+class ConversationCreateRequestedV1(Data):
+    """Somebody wants a conversation, and possibly an answer to its first message.
+
+    ``key`` names the conversation for the principal and, inside it, the first message's turn.
+    """
+
+    TYPE: ClassVar[str] = "conversation.create_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    key: str | None = Field(default=None, min_length=1, max_length=MAX_KEY_CHARACTERS)
+    title: str | None = Field(default=None, max_length=MAX_TITLE_CHARACTERS)
+    policy: Policy | None = None
+    model: str | None = Field(default=None, max_length=MAX_MODEL_CHARACTERS)
+    message: FirstMessage | None = None
+    said_at: datetime | None = Field(default=None, description="The author's own clock.")
+    time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
+
+
+class TurnRequestedV1(Data):
+    """A user said something in a conversation and is owed an answer.
+
+    ``key`` is the idempotency key; the envelope's ``correlation_id`` is the turn it derives.
+    """
+
+    TYPE: ClassVar[str] = "turn.requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    key: str = Field(min_length=1, max_length=MAX_KEY_CHARACTERS)
+    parts: tuple[TextPart, ...] = Field(min_length=1, max_length=MAX_PARTS)
+    policy: Policy | None = None
+    parent: UUID | None = None
+    model: str | None = Field(default=None, max_length=MAX_MODEL_CHARACTERS)
+    options: dict[str, Any] | None = None
+    said_at: datetime | None = Field(default=None, description="The author's own clock.")
+    time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
