@@ -82,6 +82,14 @@ class TopicFile(_Strict):
             raise ValueError(msg)
         return self
 
+    def concerns(self, party: str) -> tuple[bool, bool]:
+        """Whether a party owns, writes or reads the topic, and the same for its dead letters."""
+        letters = self.dead_letters
+        return (
+            party in (self.owner, *self.producers, *self.consumers),
+            party in (self.owner, *letters.producers, *letters.consumers),
+        )
+
     @property
     def dead_letter_topic(self) -> str:
         """Name of the topic that mirrors this topic's dead letters."""
