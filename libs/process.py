@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
 from libs.clock import Clock, SystemClock
-from libs.errors import ChatError
+from libs.errors import ChatError, QueueUnavailable
 from libs.kafka.frame import Consumer, ConsumerSettings, make_broker
 from libs.kafka.loop import BatchHandler, BatchLoop
 from libs.kafka.parking import Parking
@@ -26,7 +26,7 @@ from libs.kafka.topics import topic_specs
 from libs.kafka.upkeep import KafkaUpkeep
 from libs.outbox import Relay
 from libs.postgres import Database
-from libs.redis.live_stream import RedisLiveStream
+from libs.redis.ports import LiveStream
 from libs.service import Lifecycle, Service
 from libs.settings import ServiceSettings
 from libs.telemetry.logging import Level, configure_logging, get_logger
@@ -61,7 +61,6 @@ class Process:
     tracing: Tracing
     database: Database
     relay: Relay
-    live: RedisLiveStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,16 @@ async def open_process(name: str, settings: ServiceSettings) -> AsyncIterator[Pr
         settings.kafka_bootstrap_servers, client_id=name, security=kafka_security(settings)
     )
     try:
-        async with RedisLiveStream.open(settings.redis_url.get_secret_value()) as live:
-            yield Process(
-                name=name,
-                settings=settings,
-                clock=clock,
-                registry=registry,
-                metrics=metrics,
-                tracing=tracing,
-                database=database,
-                relay=Relay(database, publisher, clock=clock, metrics=metrics),
-                live=live,
-            )
+        yield Process(
+            name=name,
+            settings=settings,
+            clock=clock,
+            registry=registry,
+            metrics=metrics,
+            tracing=tracing,
+            database=database,
+            relay=Relay(database, publisher, clock=clock, metrics=metrics),
+        )
     finally:
         await publisher.stop()
         await database.close()
@@ -119,14 +116,14 @@ async def serve(
     """Consume until SIGTERM or SIGINT.
 
     Args:
-        checks: The service's own readiness checks, beside Postgres, Kafka and Redis.
+        checks: The service's own readiness checks, beside Postgres and Kafka.
     """
     settings = process.settings
     security = kafka_security(settings)
     upkeep = KafkaUpkeep(
         settings.kafka_bootstrap_servers,
         client_id=process.name,
-        topics=topic_specs(load_topics(), profile=settings.topics_profile),
+        topics=topic_specs(load_topics(), profile=settings.topics_profile, party=process.name),
         clock=process.clock,
         security=security,
     )
@@ -146,7 +143,7 @@ async def serve(
         process.registry,
         host=settings.ops_host,
         port=settings.ops_port,
-        liveness={"event_loop": watchdog.check},
+        liveness={"event_loop": watchdog.check, "consumers": _consumers_check(consumers)},
         readiness={**_readiness(process, upkeep, consumers), **(checks or {})},
     )
     service = Service(
@@ -162,6 +159,9 @@ async def serve(
         ),
     )
     await service.run(clock=process.clock, metrics=process.metrics)
+    if service.failed:
+        msg = "a consumer could not go on; the process ends so that a new one takes over"
+        raise QueueUnavailable(msg)
 
 
 def run(name: str, settings: Callable[[], S], work: Callable[[S], Awaitable[None]]) -> int:
@@ -248,9 +248,26 @@ def _readiness(
             return CheckResult(ok=False, detail="a consumer is still joining its group")
         return OK
 
+    return {"postgres": postgres, "kafka": kafka}
+
+
+def _consumers_check(consumers: Sequence[Consumer]) -> Check:
+    async def alive() -> CheckResult:
+        for consumer in consumers:
+            if consumer.ailment is not None:
+                name = consumer.loop.handler.consumer
+                return CheckResult(ok=False, detail=f"{name}: {consumer.ailment}")
+        return OK
+
+    return alive
+
+
+def redis_check(live: LiveStream) -> Check:
+    """Readiness of a service that writes live streams: without Redis it is degraded, not down."""
+
     async def redis() -> CheckResult:
-        if process.live.connected:
+        if live.connected:
             return OK
         return CheckResult(ok=True, degraded=True, detail="live streams wait for Redis")
 
-    return {"postgres": postgres, "kafka": kafka, "redis": redis}
+    return redis

@@ -72,6 +72,7 @@ class Service:
         self._lifecycle = lifecycle
         self._log = structlog.get_logger(__name__)
         self._tasks: list[asyncio.Task[None]] = []
+        self.failed = False
 
     async def run(self, *, clock: Clock, metrics: Metrics) -> None:
         """Serve until SIGTERM or SIGINT."""
@@ -148,13 +149,19 @@ class Service:
         self._log.info("service.ended")
 
     async def _exit_when_a_consumer_died(self, app: FastStream, clock: Clock) -> None:
-        """A member whose coordination ended never reads again: a new process does."""
+        """A consumer that only a restart helps gets one; its offsets lose nothing."""
         while True:
             await clock.sleep(WATCH_S)
-            if any(consumer.is_dead for consumer in self._consumers):
-                self._log.error("service.consumer_died")
-                app.exit()
-                return
+            for consumer in self._consumers:
+                if consumer.ailment is not None:
+                    self._log.error(
+                        "service.consumer_died",
+                        consumer=consumer.loop.handler.consumer,
+                        reason=consumer.ailment,
+                    )
+                    self.failed = True
+                    app.exit()
+                    return
 
 
 async def supervise(name: str, work: Work, *, clock: Clock) -> None:

@@ -17,6 +17,7 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from libs.errors import MisconfiguredSettings
@@ -64,7 +65,17 @@ class _FileSource(EnvSettingsSource):
     def _suffix(self) -> str:
         return FILE_SUFFIX if self.case_sensitive else FILE_SUFFIX.lower()
 
+    def __call__(self) -> dict[str, Any]:
+        """All values that stand in files; an unreadable file is our error, not the library's."""
+        try:
+            return super().__call__()
+        except SettingsError as error:
+            if isinstance(error.__cause__, MisconfiguredSettings):
+                raise error.__cause__ from None
+            raise
+
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The content of the file that the variable names."""
         path, key, is_complex = super().get_field_value(field, field_name)
         if path is None:
             return path, key, is_complex

@@ -34,6 +34,9 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "fsync": "on",
         "synchronous_commit": "on",
         "full_page_writes": "on",
+        # A new database grows from nothing under load, and plans are kept by their connections:
+        # those made for empty tables are replaced when the first statistics come, within seconds.
+        "autovacuum_naptime": "5s",
         "log_destination": "stderr",
         "logging_collector": "off",
         "log_checkpoints": "off",

@@ -38,6 +38,9 @@ MAX_POLL_RECORDS = 64
 POLL_RETRY_S = 0.5
 """Pause after a poll that failed, so that a broken one is not repeated in a tight loop."""
 
+MAX_STALL_S = 120.0
+"""A loop comes round every second; a batch with all its retries takes at most 30 s."""
+
 LAG_TIMEOUT_S = 5.0
 """Longest wait for end offsets; for a topic that does not exist the client waits for ever."""
 
@@ -167,6 +170,7 @@ class Consumer:
         )
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> tuple[Any, ...]:
+        self._loop.note_turn()
         if self._loop.source is None or self._client is not consumer:
             self._client = consumer
             self._loop.source = KafkaRecordSource(consumer)
@@ -259,10 +263,16 @@ class Consumer:
         return consumer is not None and not is_rejoining(consumer)
 
     @property
-    def is_dead(self) -> bool:
-        """Whether the membership task has ended: only a restart helps."""
+    def ailment(self) -> str | None:
+        """Why only a restart helps this consumer, in a few words; None while it is well."""
         consumer = self._subscriber.consumer
-        return consumer is not None and coordination_is_over(consumer)
+        if consumer is None:
+            return None
+        if coordination_is_over(consumer):
+            return "its group membership has ended"
+        if self._loop.stalled_s > MAX_STALL_S:
+            return f"its loop has not come round for {self._loop.stalled_s:.0f} s"
+        return None
 
 
 async def _same(message: Any) -> Any:

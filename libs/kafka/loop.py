@@ -103,7 +103,16 @@ class BatchLoop:
         self._committed_at_s = clock.monotonic()
         self._failures = 0
         self.source: RecordSource | None = None
-        self.progressed_at_s = clock.monotonic()
+        self._turned_at_s = clock.monotonic()
+
+    def note_turn(self) -> None:
+        """The poll loop came round: it is alive, whether or not there was something to read."""
+        self._turned_at_s = self._clock.monotonic()
+
+    @property
+    def stalled_s(self) -> float:
+        """Seconds since the loop last came round; grows when a handler waits for ever."""
+        return self._clock.monotonic() - self._turned_at_s
 
     @property
     def handler(self) -> BatchHandler:
@@ -123,9 +132,9 @@ class BatchLoop:
             if error is None:
                 self._failures = 0
                 self._mark(records, epoch)
-                self.progressed_at_s = self._clock.monotonic()
             else:
                 await self._seek_back(records, epoch, error)
+        self.note_turn()
         if self._clock.monotonic() - self._committed_at_s >= COMMIT_EVERY_S:
             await self.commit()
 
@@ -247,7 +256,14 @@ class BatchLoop:
         # Only the type of a foreseen error's text is safe: others may quote the record.
         text = str(error) if isinstance(error, ChatError) else _name(error)
         dead = _dead_delivery(delivery, reason, text, tries)
-        await self._parking.park([dead], ending_of=self._handler.ending_of)
+        failure = await attempt(self._parking.park([dead], ending_of=self._handler.ending_of))
+        if isinstance(failure, StoreUnavailable):
+            raise failure
+        if failure is not None:
+            # What breaks its handler may break the end of its turn as well. The partition goes on
+            # all the same; the turn is left to its deadline.
+            self._log.error("kafka.ending_failed", reason=reason, error=_name(failure))
+            await self._parking.park([dead], ending_of=_ends_nothing)
 
     def _mark(self, records: Sequence[RawRecord], epoch: int) -> None:
         if epoch != self._epoch:

@@ -54,14 +54,24 @@ class AppliedTopics:
     repartitioned: tuple[str, ...]
 
 
-def topic_specs(files: Iterable[TopicFile], *, profile: Profile) -> tuple[TopicSpec, ...]:
-    """Every topic of the files, each followed by the topic of its dead letters."""
+def topic_specs(
+    files: Iterable[TopicFile], *, profile: Profile, party: str | None = None
+) -> tuple[TopicSpec, ...]:
+    """Every topic of the files, each followed by the topic of its dead letters.
+
+    Args:
+        party: Only topics that this service owns, writes or reads. On a broker with accounts a
+            service does not see the others, and would take them for lost.
+    """
     specs: list[TopicSpec] = []
     for file in files:
-        for name, config in (
-            (file.topic, file.config),
-            (file.dead_letter_topic, file.dead_letters.config),
+        topic_too, letters_too = (True, True) if party is None else file.concerns(party)
+        for is_wanted, name, config in (
+            (topic_too, file.topic, file.config),
+            (letters_too, file.dead_letter_topic, file.dead_letters.config),
         ):
+            if not is_wanted:
+                continue
             in_sync = {"min.insync.replicas": str(file.min_insync_replicas.of(profile))}
             specs.append(
                 TopicSpec(

@@ -107,9 +107,7 @@ class KafkaUpkeep:
 class LagWatch:
     """Exports how far the consumers of this process are behind."""
 
-    def __init__(
-        self, consumers: Sequence[Consumer], *, clock: Clock, metrics: Metrics
-    ) -> None:
+    def __init__(self, consumers: Sequence[Consumer], *, clock: Clock, metrics: Metrics) -> None:
         self._consumers = consumers
         self._clock = clock
         self._metrics = metrics

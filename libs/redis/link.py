@@ -194,8 +194,11 @@ class Link:
         loop = asyncio.get_running_loop()
         ping_at = loop.time() + PING_EVERY_S
         while True:
+            expected = loop.time() + CHECK_EVERY_S
             await asyncio.sleep(CHECK_EVERY_S)
             now = loop.time()
+            if now - expected > CHECK_EVERY_S:
+                continue  # it was us who slept; the answer may lie in the socket
             since = self._speaker.waiting_since()
             if since is not None and now - since > self._answer_timeout_s:
                 msg = f"Redis has not answered for {self._answer_timeout_s} s"

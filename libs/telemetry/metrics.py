@@ -303,6 +303,12 @@ class _TurnMetrics:
             "kafka_batch_seconds and event_loop_lag_seconds, then at the provider.",
             buckets=FIRST_TOKEN_SECONDS,
         )
+
+
+class _PromiseMetrics:
+    """Where a promise was tested by a repeat, a crash or a bug."""
+
+    def __init__(self, make: _Maker) -> None:
         self.turn_recoveries_total: Final = ByCause(
             make.counter(
                 "turn_recoveries_total",
@@ -532,7 +538,14 @@ class _ProcessMetrics:
         )
 
 
-class Metrics(_TurnMetrics, _GatewayMetrics, _QueueMetrics, _ModelMetrics, _ProcessMetrics):
+class Metrics(
+    _TurnMetrics,
+    _PromiseMetrics,
+    _GatewayMetrics,
+    _QueueMetrics,
+    _ModelMetrics,
+    _ProcessMetrics,
+):
     """All metrics, in the registry of one process; made once, where the service is built.
 
     Raises:
@@ -542,6 +555,7 @@ class Metrics(_TurnMetrics, _GatewayMetrics, _QueueMetrics, _ModelMetrics, _Proc
     def __init__(self, registry: CollectorRegistry) -> None:
         make = _Maker(registry)
         _TurnMetrics.__init__(self, make)
+        _PromiseMetrics.__init__(self, make)
         _GatewayMetrics.__init__(self, make)
         _QueueMetrics.__init__(self, make)
         _ModelMetrics.__init__(self, make)

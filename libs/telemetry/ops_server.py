@@ -87,7 +87,7 @@ class LoopLagWatchdog:
 
 
 class OpsServer:
-    """Serves ``/livez``, ``/readyz``, ``/healthz`` (the same as ``/readyz``) and ``/metrics``.
+    """Serves ``/livez``, ``/readyz``, ``/healthz`` (the same as ``/livez``) and ``/metrics``.
 
     Args:
         registry: Whose metrics are shown.
@@ -128,7 +128,7 @@ class OpsServer:
         app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/healthz", self._readyz)
+        app.router.add_get("/healthz", self._livez)
         app.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
         await runner.setup()

@@ -1,0 +1,117 @@
+"""A worker's lease on a real Postgres: it beats, it fences itself, it is given up."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from libs.leases import LeaseTimes, WorkerLease
+from libs.postgres import Database
+from tests.rig.mechanics import make_mechanics, mechanics_database
+
+pytestmark = pytest.mark.postgres
+
+TIMES = LeaseTimes(lease_s=8, beat_s=2, self_fence_s=5, sweep_s=1)
+TABLE = (
+    "create table ingestion.workers (worker_id uuid primary key, lease_until timestamptz not null)"
+)
+
+
+class SteppedClock:
+    """A clock that moves only when it is told to; sleeping hands over to the loop."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.slept = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, delay_s: float) -> None:
+        self.seconds += delay_s
+        self.slept.set()
+        await self.go_on.wait()
+        self.go_on.clear()
+
+    def new_id(self) -> uuid.UUID:
+        return uuid.uuid4()
+
+    async def step(self) -> None:
+        """Let the sleeper go on, and wait until it sleeps again."""
+        self.slept.clear()
+        self.go_on.set()
+        async with asyncio.timeout(10):
+            await self.slept.wait()
+
+
+@pytest.fixture
+async def database(empty_database_url: str) -> AsyncIterator[Database]:
+    await make_mechanics(empty_database_url)
+    async with mechanics_database(empty_database_url) as database:
+        await database.fetch(TABLE)
+        yield database
+
+
+async def left_s(database: Database) -> float | None:
+    rows = await database.fetch(
+        "select extract(epoch from lease_until - now())::float8 as left_s from ingestion.workers"
+    )
+    return rows[0]["left_s"] if rows else None
+
+
+async def test_a_beat_extends_the_lease_by_the_databases_clock(database: Database) -> None:
+    lease = WorkerLease(
+        database, worker_id=uuid.uuid4(), times=TIMES, clock=SteppedClock(), on_lost=lambda: None
+    )
+    assert not lease.is_held
+
+    await lease.beat()
+    left = await left_s(database)
+
+    assert lease.is_held
+    assert left is not None
+    assert 6 < left <= 8
+    await lease.give_up()
+    assert await left_s(database) is None
+
+
+async def test_a_worker_that_cannot_beat_stops_before_its_lease_runs_out(
+    database: Database,
+) -> None:
+    clock = SteppedClock()
+    lost: list[float] = []
+    lease = WorkerLease(
+        database,
+        worker_id=uuid.uuid4(),
+        times=TIMES,
+        clock=clock,
+        on_lost=lambda: lost.append(clock.seconds),
+    )
+    beating = asyncio.create_task(lease.run())
+    async with asyncio.timeout(10):
+        await clock.slept.wait()
+    assert lease.is_held
+
+    await database.fetch("alter table ingestion.workers rename to away")
+    for _ in range(20):
+        await clock.step()
+    assert not lease.is_held
+    assert len(lost) == 1
+    assert TIMES.self_fence_s <= lost[0] < TIMES.lease_s
+
+    await database.fetch("alter table ingestion.away rename to workers")
+    await clock.step()
+    assert lease.is_held
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+
+
+def test_times_that_would_let_an_owner_outlive_its_lease_are_refused() -> None:
+    with pytest.raises(ValueError, match="self_fence_s"):
+        LeaseTimes(lease_s=5, beat_s=2, self_fence_s=5)
