@@ -1,0 +1,1 @@
+"""The services of Turnwire, one folder each; they never import one another."""

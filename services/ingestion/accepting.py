@@ -1,0 +1,155 @@
+"""Accepts a batch of requests: lock, read, decide, write, in one transaction of two round trips."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from libs import ids, inbox
+from libs.failpoints import failpoint
+from libs.outbox import OutboxMessage, append_statement, delete_statement, outbox_message
+from libs.postgres import Database, Statement, Transaction
+from libs.telemetry.metrics import Metrics
+from schemas.registry import TURN_EVENTS
+from services.ingestion import store
+from services.ingestion.announcer import Announcer
+from services.ingestion.core import events
+from services.ingestion.core.acceptance import Acceptance, NewTurn, decide
+from services.ingestion.core.entries import opening
+from services.ingestion.core.requests import Request
+from services.ingestion.ports import HandOver, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Tokenizer and tokens of each request's message, by turn id."""
+
+    by_turn: dict[UUID, tuple[str, int]]
+
+    def of(self, turns: Iterable[NewTurn]) -> list[store.Counted]:
+        """As rows for the messages that were accepted."""
+        return [
+            store.Counted(
+                turn.request.tenant_id,
+                ids.message_id(turn.message.turn_id, "user"),
+                *self.by_turn[turn.message.turn_id],
+            )
+            for turn in turns
+        ]
+
+
+class Acceptor:
+    """Turns requests into outcomes, each exactly once."""
+
+    def __init__(
+        self,
+        database: Database,
+        relay: HandOver,
+        announcer: Announcer,
+        *,
+        tokens: Tokens,
+        metrics: Metrics,
+        turn_deadline_s: float,
+    ) -> None:
+        self._database = database
+        self._relay = relay
+        self._announcer = announcer
+        self._tokens = tokens
+        self._metrics = metrics
+        self._turn_deadline_s = turn_deadline_s
+
+    async def accept(self, requests: Sequence[Request], *, consumer: str) -> Acceptance:
+        """Decide requests in order and tell their outcomes.
+
+        Requests that ``consumer`` has handled before change nothing and have no decision.
+
+        Raises:
+            StoreUnavailable: Whether it was committed is unknown; doing it again is safe.
+        """
+        counts = self._count_tokens(requests)  # before the transaction: it takes milliseconds
+        tenants = {request.tenant_id for request in requests}
+        async with self._database.transaction(tenants) as transaction:
+            acceptance, now = await self._decide(transaction, requests, consumer)
+            messages = self._messages(acceptance, now)
+            rows = await transaction.commit_with(
+                self._writes(acceptance, counts, messages, consumer)
+            )
+        failpoint("ingestion.after_accept_commit")
+        self._relay.hand_over(messages, [row["id"] for row in rows[-2]])
+        await self._announcer.announce(
+            [
+                (
+                    turn.message.turn_id,
+                    opening(turn.message.turn_id, seq=turn.seq, position=turn.position),
+                )
+                for turn in acceptance.turns
+            ],
+            outcomes=[(d.request.id, d.outcome) for d in acceptance.decisions],
+        )
+        self._count(acceptance, repeats=len(requests) - len(acceptance.decisions), by=consumer)
+        return acceptance
+
+    def _count_tokens(self, requests: Sequence[Request]) -> _Counts:
+        return _Counts(
+            {
+                request.message.turn_id: self._tokens.count(request.message.text, request.model)
+                for request in requests
+                if request.message is not None and request.fault is None
+            }
+        )
+
+    async def _decide(
+        self, transaction: Transaction, requests: Sequence[Request], consumer: str
+    ) -> tuple[Acceptance, datetime]:
+        locks = store.lock_statements(
+            [(request.tenant_id, request.conversation_id) for request in requests],
+            created=[request.conversation_id for request in requests if request.creates],
+        )
+        rows = await transaction.batch(
+            [
+                *locks,
+                store.now_statement(),
+                inbox.seen_statement(consumer, [request.id for request in requests]),
+                *store.acceptance_reads(requests),
+            ]
+        )
+        conversations, now, seen, turns, open_turns = rows[len(locks) - 1 :]
+        handled = {row["event_id"] for row in seen}
+        fresh = {request.id: request for request in requests if request.id not in handled}
+        locked = store.locked_rows(conversations, turns, open_turns)
+        return decide(fresh.values(), locked), now[0]["now"]
+
+    def _messages(self, acceptance: Acceptance, now: datetime) -> list[OutboxMessage]:
+        deadline_at = now + timedelta(seconds=self._turn_deadline_s)
+        messages: list[OutboxMessage] = []
+        for turn in acceptance.turns:
+            messages.append(outbox_message(events.accepted(turn, at=now), TURN_EVENTS))
+            if turn.position == 0:
+                started = events.started(events.startable(turn), at=now, deadline_at=deadline_at)
+                messages.append(outbox_message(started, TURN_EVENTS))
+        return messages
+
+    def _writes(
+        self,
+        acceptance: Acceptance,
+        counts: _Counts,
+        messages: Sequence[OutboxMessage],
+        consumer: str,
+    ) -> list[Statement]:
+        return [
+            *store.acceptance_writes(
+                acceptance, counts.of(acceptance.turns), deadline_s=self._turn_deadline_s
+            ),
+            inbox.record_statement(consumer, [d.request.id for d in acceptance.decisions]),
+            append_statement(messages),
+            delete_statement(self._relay.take_acknowledged()),
+        ]
+
+    def _count(self, acceptance: Acceptance, *, repeats: int, by: str) -> None:
+        for turn in acceptance.turns:
+            self._metrics.turns_accepted_total.labels(turn.policy).inc()
+        for decision in acceptance.decisions:
+            if decision.outcome in ("replayed", "conflict"):
+                self._metrics.idempotent_replays_total.labels(decision.outcome).inc()
+        if repeats:
+            self._metrics.inbox_duplicates_total.labels(by).inc(repeats)

@@ -1,0 +1,1 @@
+"""Pure decisions of ingestion: values in, values out."""

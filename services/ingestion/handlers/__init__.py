@@ -1,0 +1,1 @@
+"""What ingestion does with each topic it reads: one module per topic."""

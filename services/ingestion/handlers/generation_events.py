@@ -1,0 +1,148 @@
+"""Topic ``generation.events``: finds the answer that was told by hash and ends its turn."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from libs.kafka import Delivery
+from libs.outbox import OutboxMessage
+from libs.postgres import Database, Transaction
+from libs.telemetry.metrics import Metrics
+from libs.telemetry.tracing import Tracing
+from schemas.envelope import Event
+from schemas.generations import (
+    GenerationCompletedV1,
+    GenerationFailedV1,
+    GenerationInterruptedV1,
+)
+from schemas.registry import GENERATION_EVENTS
+from services.ingestion.core.answer import Answer, Result, Told, compared, nothing
+from services.ingestion.core.endings import of_completed, of_failed, of_interrupted
+from services.ingestion.dead_letters import end_of_parked
+from services.ingestion.handlers.screening import misplaced
+from services.ingestion.handlers.spans import spans_of
+from services.ingestion.ports import Tokens
+from services.ingestion.settling import Proposal, Settler
+from services.ingestion.store import SQL
+
+ResultKey = tuple[UUID, UUID, int]
+"""(tenant, step, attempt)."""
+
+Answered = GenerationCompletedV1 | GenerationInterruptedV1
+
+
+class GenerationEventHandler:
+    """Handles what llm_gateway tells."""
+
+    consumer = "ingestion.generation"
+    topics = (GENERATION_EVENTS,)
+
+    def __init__(
+        self,
+        settler: Settler,
+        database: Database,
+        *,
+        tokens: Tokens,
+        tracing: Tracing,
+        metrics: Metrics,
+    ) -> None:
+        self._settler = settler
+        self._database = database
+        self._tokens = tokens
+        self._tracing = tracing
+        self._metrics = metrics
+        self._log = structlog.get_logger(__name__)
+
+    async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
+        """Refuse what stands in the wrong place."""
+        return [misplaced(delivery) for delivery in deliveries]
+
+    async def handle(self, batch: Sequence[Delivery]) -> None:
+        """End the turns of the batch; the first end of a turn wins, repeats change nothing."""
+        with spans_of(self._tracing, batch):
+            results = await self._results([delivery.event for delivery in batch])
+            proposals = [
+                Proposal(
+                    delivery.event.id,
+                    delivery.event.tenant_id,
+                    delivery.event.conversation_id,
+                    delivery.event.turn_id,
+                    self._answer(delivery.event, results),
+                )
+                for delivery in batch
+            ]
+            settled = await self._settler.settle(proposals, consumer=self.consumer)
+        unproven = {p.id for p in proposals if p.answer is not None and p.answer.is_unproven}
+        for end in settled.ended:
+            if end.signal.event_id in unproven:
+                self._metrics.invariant_violations_total.labels("stream_equals_store").inc()
+                self._log.error(
+                    "ingestion.answer_unproven",
+                    turn_id=str(end.turn.id),
+                    conversation_id=str(end.turn.conversation_id),
+                )
+
+    async def ending_of(
+        self, delivery: Delivery, transaction: Transaction, reason: str
+    ) -> Sequence[OutboxMessage]:
+        """End the turn of a parked event: its answer can never be committed."""
+        del reason
+        return await end_of_parked(self._settler, self._metrics, delivery, transaction)
+
+    async def _results(self, events: Sequence[Event[Answered]]) -> Mapping[ResultKey, Result]:
+        """Texts, read before the transaction: comparing and counting them takes milliseconds."""
+        asked = sorted(
+            {
+                (event.tenant_id, event.data.step_id, event.data.attempt)
+                for event in events
+                if isinstance(event.data, Answered)
+            }
+        )
+        if not asked:
+            return {}
+        rows = await self._database.fetch(
+            SQL["results"],
+            {
+                "tenants": [tenant for tenant, _, _ in asked],
+                "steps": [step for _, step, _ in asked],
+                "attempts": [attempt for _, _, attempt in asked],
+            },
+            tenants={tenant for tenant, _, _ in asked},
+        )
+        return {
+            (row["tenant_id"], row["step_id"], row["attempt"]): Result(
+                row["turn_id"], row["text"], row["model"]
+            )
+            for row in rows
+        }
+
+    def _answer(self, event: Event[Any], results: Mapping[ResultKey, Result]) -> Answer:
+        data: Answered | GenerationFailedV1 = event.data
+        if isinstance(data, GenerationFailedV1):
+            return nothing(of_failed(data.reason), attempt=data.attempt)
+        if isinstance(data, GenerationCompletedV1):
+            ending = of_completed(data.finish_reason, length=data.length)
+        else:
+            ending = of_interrupted(data.reason, length=data.length)
+        result = results.get((event.tenant_id, data.step_id, data.attempt))
+        answer = compared(ending, _told(event.turn_id, data), result)
+        if answer.is_unproven or result is None:
+            return answer
+        return answer.counted(self._tokens.count(result.text, result.model))
+
+
+def _told(turn_id: UUID, data: Answered) -> Told:
+    usage = data.usage
+    if usage is not None and usage.cost_usd is None and data.cost_usd is not None:
+        usage = usage.model_copy(update={"cost_usd": data.cost_usd})
+    return Told(
+        turn_id=turn_id,
+        step_id=data.step_id,
+        attempt=data.attempt,
+        length=data.length,
+        sha256=data.sha256,
+        upto=data.upto,
+        usage=usage,
+    )

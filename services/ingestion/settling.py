@@ -1,0 +1,241 @@
+"""Moves and ends turns: lock, read, decide, write, for events, sweeps and dead letters alike."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from libs import inbox
+from libs.errors import Terminal
+from libs.failpoints import failpoint
+from libs.outbox import OutboxMessage, append_statement, delete_statement, outbox_message
+from libs.postgres import Database, Statement, Transaction
+from libs.telemetry.metrics import Metrics
+from schemas.registry import TURN_EVENTS
+from schemas.streams import Entry, TurnEnd, terminal_entries
+from services.ingestion import store
+from services.ingestion.announcer import Announcer
+from services.ingestion.core import events
+from services.ingestion.core.acceptance import ConversationKey
+from services.ingestion.core.answer import Answer
+from services.ingestion.core.entries import moving_up
+from services.ingestion.core.settlement import (
+    Ended,
+    Settlement,
+    Signal,
+    TurnFacts,
+    settle,
+)
+from services.ingestion.ports import HandOver
+
+
+class TurnMismatch(Terminal):
+    """An event names a turn that does not exist, or another tenant's or conversation's."""
+
+    code = "turn_mismatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What somebody wants to happen to a turn.
+
+    Attributes:
+        id: The event's id, or an id that follows from the turn for what a sweep wants.
+        answer: The end it proposes; None for progress.
+    """
+
+    id: UUID
+    tenant_id: UUID
+    conversation_id: UUID
+    turn_id: UUID
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a transaction is about to write, and what is told once it has.
+
+    Attributes:
+        fresh: Ids of the proposals that were not handled before.
+    """
+
+    writes: tuple[Statement, ...]
+    messages: tuple[OutboxMessage, ...]
+    entries: tuple[tuple[UUID, tuple[Entry, ...]], ...]
+    fresh: tuple[UUID, ...]
+    ended: tuple[Ended, ...]
+    durations_s: tuple[float, ...]
+
+
+class Settler:
+    """Settles batches of proposals, each in one transaction of two round trips."""
+
+    def __init__(
+        self,
+        database: Database,
+        relay: HandOver,
+        announcer: Announcer,
+        *,
+        metrics: Metrics,
+        turn_deadline_s: float,
+    ) -> None:
+        self._database = database
+        self._relay = relay
+        self._announcer = announcer
+        self._metrics = metrics
+        self._turn_deadline_s = turn_deadline_s
+
+    async def settle(self, proposals: Sequence[Proposal], *, consumer: str | None) -> Settled:
+        """Carry out proposals in order and tell about them.
+
+        Args:
+            consumer: Whose inbox knows these events; None for sweeps, which look at rows instead.
+
+        Raises:
+            TurnMismatch: A proposal fits no turn; nothing was written.
+            StoreUnavailable: Whether it was committed is unknown; doing it again is safe.
+        """
+        settled = await self._run(proposals, (), consumer)
+        repeats = len(proposals) - len(settled.fresh)
+        if repeats and consumer is not None:
+            self._metrics.inbox_duplicates_total.labels(consumer).inc(repeats)
+        return settled
+
+    async def start_heads(self, conversations: Sequence[ConversationKey]) -> Settled:
+        """Start the first turn of every branch of these conversations that has not started."""
+        return await self._run((), conversations, None)
+
+    async def _run(
+        self,
+        proposals: Sequence[Proposal],
+        conversations: Sequence[ConversationKey],
+        consumer: str | None,
+    ) -> Settled:
+        tenants = {p.tenant_id for p in proposals} | {tenant for tenant, _ in conversations}
+        async with self._database.transaction(tenants) as transaction:
+            settled = await self.prepare(
+                transaction, proposals, consumer=consumer, conversations=conversations
+            )
+            statements = list(settled.writes)
+            if consumer is not None and settled.fresh:
+                statements.append(inbox.record_statement(consumer, settled.fresh))
+            statements.append(append_statement(settled.messages))
+            statements.append(delete_statement(self._relay.take_acknowledged()))
+            if settled.ended:
+                failpoint("ingestion.before_answer_commit")
+            rows = await transaction.commit_with(statements)
+        if settled.ended:
+            failpoint("ingestion.after_answer_commit")
+        self._relay.hand_over(settled.messages, [row["id"] for row in rows[-2]])
+        await self._announcer.announce(settled.entries)
+        self.count(settled)
+        return settled
+
+    async def prepare(
+        self,
+        transaction: Transaction,
+        proposals: Sequence[Proposal],
+        *,
+        consumer: str | None,
+        conversations: Sequence[ConversationKey] = (),
+    ) -> Settled:
+        """Lock, read and decide inside the caller's transaction, which must write the result.
+
+        Args:
+            conversations: Whose queues are looked at though no proposal names them.
+        """
+        locked = [*conversations, *((p.tenant_id, p.conversation_id) for p in proposals)]
+        reads = [
+            *store.lock_statements(locked),
+            store.now_statement(),
+            *store.settlement_reads(
+                [(p.tenant_id, p.turn_id) for p in proposals], [key[1] for key in locked]
+            ),
+        ]
+        if consumer is not None:
+            reads.append(inbox.seen_statement(consumer, [p.id for p in proposals]))
+        rows = await transaction.batch(reads)
+        seen = {row["event_id"] for row in rows[4]} if consumer is not None else set()
+        standing = store.standing_rows(rows[2], rows[3])
+        fresh = {p.id: p for p in proposals if p.id not in seen}
+        for proposal in fresh.values():
+            _check(proposal, standing)
+        settlement = settle(
+            [_signal(proposal) for proposal in fresh.values()],
+            turns=standing.turns,
+            queues=standing.queues,
+        )
+        answers = {p.id: p.answer for p in fresh.values() if p.answer is not None}
+        return self._settled(settlement, answers, standing, now=rows[1][0]["now"], fresh=fresh)
+
+    def _settled(
+        self,
+        settlement: Settlement,
+        answers: Mapping[UUID, Answer],
+        standing: store.Standing,
+        *,
+        now: datetime,
+        fresh: Mapping[UUID, Proposal],
+    ) -> Settled:
+        messages: list[OutboxMessage] = []
+        entries: list[tuple[UUID, tuple[Entry, ...]]] = []
+        for end in settlement.ended:
+            answer = answers[end.signal.event_id]
+            told = events.End(end.ending, answer.length, answer.usage, end.signal.event_id)
+            trace = standing.traceparents[end.turn.id]
+            event = events.ended(end.turn, told, at=now, traceparent=trace)
+            messages.append(outbox_message(event, TURN_EVENTS))
+            entries.append((end.turn.id, terminal_entries(_turn_end(end, answer))))
+        for advanced in settlement.advanced:
+            queued_at = standing.queued_at[advanced.turn_id]
+            moves = moving_up(
+                queued_at=queued_at, before=advanced.before, position=advanced.position
+            )
+            entries.append((advanced.turn_id, moves))
+        deadline_at = now + timedelta(seconds=self._turn_deadline_s)
+        for start in settlement.started:
+            turn = standing.startable[start.turn_id]
+            event_started = events.started(turn, at=now, deadline_at=deadline_at)
+            messages.append(outbox_message(event_started, TURN_EVENTS))
+        writes = store.settlement_writes(
+            settlement, answers, standing, deadline_s=self._turn_deadline_s
+        )
+        return Settled(
+            writes=tuple(writes),
+            messages=tuple(messages),
+            entries=tuple(entries),
+            fresh=tuple(fresh),
+            ended=settlement.ended,
+            durations_s=tuple(
+                (now - standing.created_at[end.turn.id]).total_seconds() for end in settlement.ended
+            ),
+        )
+
+    def count(self, settled: Settled) -> None:
+        """Count the ends of a settlement in the metrics."""
+        for end, duration_s in zip(settled.ended, settled.durations_s, strict=True):
+            self._metrics.turns_terminal_total.labels(end.ending.status, end.ending.reason).inc()
+            self._metrics.turn_duration_seconds.observe(duration_s)
+
+
+def _check(proposal: Proposal, standing: store.Standing) -> TurnFacts:
+    turn = standing.turns.get((proposal.tenant_id, proposal.turn_id))
+    if turn is None or turn.conversation_id != proposal.conversation_id:
+        msg = "the event's tenant, conversation and turn fit no row; its producer is confused"
+        raise TurnMismatch(msg)
+    return turn
+
+
+def _signal(proposal: Proposal) -> Signal:
+    ending = None if proposal.answer is None else proposal.answer.ending
+    return Signal(proposal.id, (proposal.tenant_id, proposal.turn_id), ending)
+
+
+def _turn_end(end: Ended, answer: Answer) -> TurnEnd:
+    return TurnEnd(
+        status=end.ending.status,
+        reason=end.ending.reason,
+        length=answer.length,
+        sha256=answer.sha256,
+        usage=answer.usage,
+    )
