@@ -1,0 +1,148 @@
+"""Chooses the part of a conversation that a prompt can hold: its newest groups, without a hole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+Role = Literal["user", "assistant"]
+
+CUT_OFF: Final = frozenset({"partial", "cancelled"})
+"""States of an answer that ended before the model was done; ``[interrupted]`` follows its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """A message of the conversation as the planner sees it: everything but its text.
+
+    Attributes:
+        tokens: Of the text alone, in the model's tokenizer.
+        length: Bytes of the text in UTF-8.
+        observed_at: When it was said, ISO 8601 in UTC; never used for order.
+    """
+
+    message_id: UUID
+    turn_id: UUID
+    seq: int
+    role: Role
+    status: str
+    tokens: int
+    length: int
+    observed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a message costs beside the tokens of its text.
+
+    Attributes:
+        per_message: Role and separators.
+        no_answer: The whole inserted message ``[no answer]``; 0 where the model needs none.
+        interrupted: The mark after the text of an answer that was cut off.
+    """
+
+    per_message: int
+    no_answer: int
+    interrupted: int
+
+
+class Group(NamedTuple):
+    """Messages that are kept or left out together, oldest first; one for every message read.
+
+    Attributes:
+        is_unanswered: ``[no answer]`` must follow, because the model needs alternating roles.
+    """
+
+    rows: tuple[HistoryRow, ...]
+    tokens: int
+    is_unanswered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suffix:
+    """The newest groups that fit and the rest that was loaded, both newest first."""
+
+    kept: tuple[Group, ...]
+    left_out: tuple[HistoryRow, ...]
+    tokens: int
+
+
+def eligible(
+    rows: Iterable[HistoryRow], *, base_seq: int, current_id: UUID
+) -> tuple[HistoryRow, ...]:
+    """The rows that may be history of a turn, newest first, whatever order they came in.
+
+    History ends before ``base_seq`` and never holds the current message. An answer without text
+    says nothing, and providers refuse empty messages, so it is left out too.
+    """
+    chosen = [
+        row
+        for row in rows
+        if row.seq < base_seq
+        and row.message_id != current_id
+        and (row.length > 0 or row.role == "user")
+    ]
+    chosen.sort(key=lambda row: (row.seq, row.message_id.int), reverse=True)
+    return tuple(chosen)
+
+
+def groups(
+    newest_first: Sequence[HistoryRow], costs: Costs, *, alternate_roles: bool
+) -> list[Group]:
+    """Divide history into groups, newest first.
+
+    A group is one message. Where roles must alternate it is all messages of one turn, so that a
+    prompt never begins with an answer whose question was left out.
+    """
+    if not alternate_roles:
+        return [Group((row,), _cost(row, costs), is_unanswered=False) for row in newest_first]
+    found = []
+    for _, members in groupby(newest_first, key=lambda row: row.turn_id):
+        rows = tuple(reversed(tuple(members)))
+        is_unanswered = rows[-1].role == "user"
+        tokens = sum(_cost(row, costs) for row in rows) + is_unanswered * costs.no_answer
+        found.append(Group(rows, tokens, is_unanswered))
+    return found
+
+
+def total_tokens(rows: Sequence[HistoryRow], costs: Costs, *, alternate_roles: bool) -> int:
+    """Tokens of all groups of ``rows`` together, without building them; any order."""
+    total = sum(_cost(row, costs) for row in rows)
+    if not alternate_roles:
+        return total
+    answered = {row.turn_id for row in rows if row.role == "assistant"}
+    unanswered = {row.turn_id for row in rows}.difference(answered)
+    return total + len(unanswered) * costs.no_answer
+
+
+def newest_that_fit(candidates: Sequence[Group], budget_tokens: int) -> Suffix:
+    """Walk back from the newest group and stop at the first that does not fit.
+
+    Everything older is left out with it, although a small old message might still fit: a prompt
+    with a hole reads like a conversation that never happened. More budget keeps the same groups
+    and possibly older ones.
+    """
+    used = 0
+    count = 0
+    for group in candidates:
+        if used + group.tokens > budget_tokens:
+            break
+        used += group.tokens
+        count += 1
+    left_out = tuple(row for group in candidates[count:] for row in reversed(group.rows))
+    return Suffix(tuple(candidates[:count]), left_out, used)
+
+
+def _cost(row: HistoryRow, costs: Costs) -> int:
+    mark = costs.interrupted if is_cut_off(row) else 0
+    return row.tokens + costs.per_message + mark
+
+
+def is_cut_off(row: HistoryRow) -> bool:
+    """Whether the row is an answer that ended before the model was done."""
+    return row.role == "assistant" and row.status in CUT_OFF

@@ -1,0 +1,361 @@
+"""Handles topic ``turn.events``: a started turn gets its plan, an ended one loses its payloads."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from libs.errors import Retryable, Terminal
+from libs.telemetry import names
+from libs.telemetry.logging import get_logger
+from libs.tokens import count
+from schemas.registry import TURN_EVENTS
+from schemas.turns import TurnEndedV1, TurnStartedV1
+from services.context_assembly.core.plan import ASSEMBLY_REVISION, PromptPlan
+from services.context_assembly.core.posture import keeps_payload
+from services.context_assembly.counting import COUNT_IN_TRANSACTION_CHARACTERS, Counter
+from services.context_assembly.planning import (
+    Draft,
+    Moment,
+    Outcome,
+    Policies,
+    Start,
+    draft,
+    finish,
+    refused,
+)
+from services.context_assembly.ports import (
+    BatchEffects,
+    BatchFacts,
+    BatchQuestion,
+    EndedTurn,
+    TextKey,
+    TurnKey,
+)
+from services.context_assembly.reading import read_histories
+from services.context_assembly.store import (
+    SQL,
+    known_steps_statement,
+    step_statements,
+    turn_states,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from libs.clock import Clock
+    from libs.kafka import Delivery
+    from libs.outbox import OutboxMessage
+    from libs.postgres import Transaction
+    from libs.telemetry.metrics import Metrics
+    from libs.telemetry.tracing import Tracing
+    from schemas.envelope import Event
+    from services.context_assembly.ports import PlanningStore, PlanningTransaction
+
+CONSUMER: Final = "context_assembly.turns"
+
+TERMINAL: Final = frozenset({"completed", "partial", "failed", "cancelled"})
+
+MAX_LOGGED_IDS: Final = 20
+"""Newest message ids in a plan's log line; the plan itself has all of them."""
+
+
+class UnknownTurn(Terminal):
+    """An event speaks of a turn that its owner does not have, or has in another conversation."""
+
+    code = "context.unknown_turn"
+
+
+class TokensUncounted(Retryable):
+    """History changed between counting and planning, so a message is not counted yet."""
+
+    code = "context.tokens_uncounted"
+
+
+class TurnHandlers:
+    """The batch handler of ``turn.events``."""
+
+    consumer = CONSUMER
+    topics = (TURN_EVENTS,)
+
+    def __init__(
+        self,
+        store: PlanningStore,
+        *,
+        policies: Policies,
+        clock: Clock,
+        metrics: Metrics,
+        tracing: Tracing,
+    ) -> None:
+        self._store = store
+        self._policies = policies
+        self._clock = clock
+        self._metrics = metrics
+        self._tracing = tracing
+        self._log = get_logger()
+
+    async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
+        """Everything on this topic comes from one service and may be handled."""
+        return [None] * len(deliveries)
+
+    async def handle(self, batch: Sequence[Delivery]) -> None:
+        """Plan started turns and clean up after ended ones; the same records again change nothing.
+
+        Raises:
+            UnknownTurn: A turn's identity does not match its owner's row.
+            StoreUnavailable: Run the batch again.
+        """
+        events = {d.event.id: d.event for d in batch if not d.event.replay}.values()
+        ended = [event for event in events if isinstance(event.data, TurnEndedV1)]
+        *before, last = _rounds(event for event in events if isinstance(event.data, TurnStartedV1))
+        for started in before:
+            await self._handle(started, ())
+        if last or ended:
+            await self._handle(last, ended)
+
+    async def ending_of(
+        self, delivery: Delivery, transaction: Transaction, reason: str
+    ) -> Sequence[OutboxMessage]:
+        """Refuse the step of a started turn that cannot be planned, where its rows match."""
+        event = delivery.event
+        if not isinstance(event.data, TurnStartedV1):
+            return ()
+        start = Start.of(event, self._policies)
+        turns, known = await transaction.batch(
+            [(SQL["turns"], {"turns": [event.turn_id]}), known_steps_statement([start.step])]
+        )
+        state = turn_states(turns).get(start.turn)
+        is_ours = state is not None and state.conversation_id == event.conversation_id
+        if state is None or not is_ours or state.status in TERMINAL or known:
+            return ()
+        moment = Moment(self._clock.now(), event.traceparent)
+        step = refused(start, "dead_lettered", moment)
+        await transaction.batch(list(step_statements([step])))
+        self._log.error("context.turn_dead_lettered", **_identity(event), reason=reason)
+        return (step.message,)
+
+    async def _handle(
+        self, started: Sequence[Event[TurnStartedV1]], ended: Sequence[Event[TurnEndedV1]]
+    ) -> None:
+        counted: dict[TextKey, int] = {}
+        if await self._attempt(started, ended, counted):
+            return
+        # Counting may take long, so no transaction is open meanwhile. Then once more from the
+        # start, with everything counted.
+        await self._count_all(started, counted)
+        if not await self._attempt(started, ended, counted):
+            msg = "a message of the history is still not counted; the batch is read again"
+            raise TokensUncounted(msg)
+
+    async def _attempt(
+        self,
+        started: Sequence[Event[TurnStartedV1]],
+        ended: Sequence[Event[TurnEndedV1]],
+        counted: dict[TextKey, int],
+    ) -> bool:
+        """Do all in one transaction; False, and nothing written, if a message is not counted."""
+        starts = [Start.of(event, self._policies) for event in started]
+        events: list[Event[Any]] = [*started, *ended]
+        async with self._store.transaction({event.tenant_id for event in events}) as transaction:
+            facts = await transaction.facts(_question(events, starts))
+            due = _due(starts, facts)
+            if not _set_current_tokens(due, facts, counted):
+                return False
+            if await read_histories([start.reading for start in due], transaction, counted):
+                return False
+            outcomes = await self._plan(due, transaction, facts, counted)
+            fresh = [event.id for event in events if event.id not in facts.seen]
+            if fresh:
+                steps = [outcome.step for outcome in outcomes]
+                gone = [self._ended(event) for event in ended if event.id not in facts.seen]
+                await transaction.commit(BatchEffects(fresh, steps=steps, ended=gone))
+        self._report_repeats(len(events) - len(fresh))
+        for outcome in outcomes:
+            self._report(outcome)
+        return True
+
+    async def _plan(
+        self,
+        due: Sequence[Start],
+        transaction: PlanningTransaction,
+        facts: BatchFacts,
+        counted: dict[TextKey, int],
+    ) -> list[Outcome]:
+        """Plan every step, reading the texts of the chosen messages only."""
+        drafts = [draft(start, counted) for start in due]
+        needed = set(chain.from_iterable(drafted.texts_needed for drafted in drafts))
+        missing = needed.difference(facts.texts)
+        texts = dict(facts.texts)
+        if missing:
+            texts |= await transaction.texts(missing)
+        by_tenant: dict[UUID, dict[str, str]] = {}
+        for key, text in texts.items():
+            by_tenant.setdefault(key.tenant_id, {})[str(key.message_id)] = text
+        return [
+            self._finish(drafted, by_tenant.get(drafted.start.event.tenant_id, {}))
+            for drafted in drafts
+        ]
+
+    def _finish(self, drafted: Draft, texts: Mapping[str, str]) -> Outcome:
+        """Render one plan, in a span of its turn's trace."""
+        event = drafted.start.event
+        with self._tracing.span(
+            names.process_span(TURN_EVENTS),
+            kind="consumer",
+            parent_traceparent=event.traceparent,
+            turn_id=event.turn_id,
+        ) as span:
+            moment = Moment(self._clock.now(), span.traceparent)
+            outcome = finish(drafted, texts, moment=moment, limit=self._policies.step_limit)
+            span.set(names.TENANT_ID, str(event.tenant_id))
+            span.set(names.TURN_ID, str(event.turn_id))
+            span.set(names.STEP_ID, str(outcome.step.step_id))
+            if outcome.plan is not None:
+                span.set(names.PLAN_FINGERPRINT, outcome.plan.fingerprint)
+            if outcome.step.reason is not None:
+                span.fail(outcome.step.reason)
+        return outcome
+
+    async def _count_all(
+        self, started: Sequence[Event[TurnStartedV1]], counted: dict[TextKey, int]
+    ) -> None:
+        tenants = {event.tenant_id for event in started}
+        reader = self._store.reader(tenants)
+        counter = Counter(reader, self._store.token_counts(tenants), pause=self._clock.sleep)
+        starts = [Start.of(event, self._policies) for event in started]
+        tokenizers = {start.current: start.reading.start.tokenizer for start in starts}
+        counted.update(await counter.count(list(tokenizers), tokenizers))
+        for start in starts:
+            start.set_current_tokens(counted[start.current])
+        await read_histories([start.reading for start in starts], reader, counted, counter=counter)
+
+    def _ended(self, event: Event[TurnEndedV1]) -> EndedTurn:
+        data = event.data
+        is_kept = keeps_payload(
+            event.turn_id,
+            data.status,
+            data.reason,
+            sampled_per_mille=self._policies.sampled_per_mille,
+        )
+        key = TurnKey(event.tenant_id, event.turn_id)
+        return EndedTurn(key, (data.reason or data.status) if is_kept else None)
+
+    def _report_repeats(self, repeats: int) -> None:
+        if repeats:
+            self._metrics.inbox_duplicates_total.labels(consumer=CONSUMER).inc(repeats)
+
+    def _report(self, outcome: Outcome) -> None:
+        """One line and the metrics of one committed step."""
+        step, plan = outcome.step, outcome.plan
+        if step.invariant is not None:
+            self._metrics.invariant_violations_total.labels(invariant=step.invariant).inc()
+        fields = _identity(outcome.start.event)
+        if plan is not None:
+            fields |= _facts_of(plan)
+            for section in plan.sections:
+                self._metrics.plan_tokens.labels(section=section.section).observe(section.used)
+            if plan.trimmed:
+                self._metrics.plan_excluded_total.labels(reason="budget").inc(plan.trimmed)
+        if step.reason is None:
+            self._log.info("context.step_planned", **fields)
+        else:
+            self._log.warning(
+                "context.step_refused", **fields, reason=step.reason, invariant=step.invariant
+            )
+
+
+def _rounds(started: Iterable[Event[TurnStartedV1]]) -> list[list[Event[TurnStartedV1]]]:
+    """Divide started turns so that no two of a round share a branch, in their order.
+
+    Two of one branch meet only after an outage, when the first has ended meanwhile. There is
+    always one round, which may be empty.
+    """
+    rounds: list[dict[UUID, Event[TurnStartedV1]]] = [{}]
+    for event in started:
+        branch = event.data.branch_id
+        free = next((members for members in rounds if branch not in members), None)
+        if free is None:
+            free = {}
+            rounds.append(free)
+        free[branch] = event
+    return [list(members.values()) for members in rounds]
+
+
+def _question(events: Iterable[Event[Any]], starts: Sequence[Start]) -> BatchQuestion:
+    return BatchQuestion(
+        event_ids=[event.id for event in events],
+        conversations={event.conversation_id for event in events},
+        turns=[start.turn for start in starts],
+        steps=[start.step for start in starts],
+        cursors=[start.reading.start for start in starts],
+        current=[start.current for start in starts],
+    )
+
+
+def _due(starts: Sequence[Start], facts: BatchFacts) -> list[Start]:
+    """The turns that still need a plan, with their first page of history.
+
+    Raises:
+        UnknownTurn: Tenant, conversation or turn do not match the owner's row.
+    """
+    due = []
+    for start, page in zip(starts, facts.pages, strict=True):
+        state = facts.turns.get(start.turn)
+        is_match = (
+            state is not None
+            and state.conversation_id == start.event.conversation_id
+            and state.branch_id == start.event.data.branch_id
+        )
+        if state is None or not is_match:
+            msg = f"turn {start.event.turn_id} is not known in this conversation; nothing planned"
+            raise UnknownTurn(msg)
+        is_done = start.event.id in facts.seen or start.step in facts.known_steps
+        if not is_done and state.status not in TERMINAL:
+            start.reading.add(page, start.reading.start)
+            due.append(start)
+    return due
+
+
+def _set_current_tokens(
+    due: Iterable[Start], facts: BatchFacts, counted: dict[TextKey, int]
+) -> bool:
+    """Count the current messages; False if one is too long to be counted while locks are held."""
+    for start in due:
+        tokens = counted.get(start.current)
+        if tokens is None:
+            text = facts.texts.get(start.current, "")
+            if len(text) > COUNT_IN_TRANSACTION_CHARACTERS:
+                return False
+            tokens = count(text, start.reading.start.tokenizer)
+        start.set_current_tokens(tokens)
+    return True
+
+
+def _identity(event: Event[Any]) -> dict[str, Any]:
+    return {
+        "tenant_id": str(event.tenant_id),
+        "conversation_id": str(event.conversation_id),
+        "turn_id": str(event.turn_id),
+    }
+
+
+def _facts_of(plan: PromptPlan) -> dict[str, Any]:
+    """What a log line tells of a plan: ids, counts and hashes, never a text."""
+    history = plan.sections[-1]
+    return {
+        "step_id": str(plan.turn.step_id),
+        "model": plan.limits.model,
+        "message_ids": list(plan.message_ids[-MAX_LOGGED_IDS:]),
+        "shown_count": len(plan.message_ids),
+        "seq_range": list(plan.seq_range),
+        "base_seq": plan.turn.base_seq,
+        "loaded": plan.loaded,
+        "trimmed": plan.trimmed,
+        "budget_tokens": plan.budget_tokens,
+        "used_tokens": plan.tokens,
+        "history_before_tokens": history.before,
+        "history_after_tokens": history.after,
+        "fingerprint": plan.fingerprint,
+        "assembly_revision": ASSEMBLY_REVISION,
+    }

@@ -1,0 +1,105 @@
+-- Steps of turns, what each shows the model, and the payload until its turn has ended.
+--
+-- Every table here is a tenant's data under row policies with keys that begin with tenant_id;
+-- without policy are the mechanics alone (outbox, outbox_dead, inbox, dead_letters).
+-- No id and no time comes from a column default.
+set local role context_assembly_owner;
+set local search_path = context_assembly, turnwire, pg_catalog;
+
+create table steps (
+  tenant_id uuid not null,
+  step_id uuid not null,
+  turn_id uuid not null,
+  step_no int not null check (step_no >= 1),
+  conversation_id uuid not null,
+  branch_id uuid not null,
+  seq bigint not null check (seq >= 1),
+  model text not null,
+  state text not null check (state in ('planned', 'refused', 'ended')),
+  reason text,
+  invariant text,
+  deadline_at timestamptz not null,
+  event_id uuid not null,
+  event bytea,
+  told_at timestamptz not null,
+  created_at timestamptz not null,
+  ended_at timestamptz,
+  primary key (tenant_id, step_id),
+  unique (tenant_id, turn_id, step_no),
+  check ((reason is not null) = (state = 'refused') or state = 'ended')
+) with (fillfactor = 70);
+create index steps_open on steps (told_at) where event is not null;
+comment on table steps is 'One row per step of a turn, and whether it may be sent.';
+comment on column steps.event is
+  'The record that told the step, to be told again if it is lost; null once the turn has ended.';
+comment on column steps.told_at is 'When the step was last told; it is told again after a silence.';
+
+create table plans (
+  tenant_id uuid not null,
+  step_id uuid not null,
+  turn_id uuid not null,
+  step_no int not null,
+  plan json not null,
+  created_at timestamptz not null,
+  primary key (tenant_id, step_id),
+  foreign key (tenant_id, step_id) references steps (tenant_id, step_id)
+);
+create index plans_of_turn on plans (tenant_id, turn_id, step_no);
+comment on table plans is 'What a step shows the model and why: ids, counts and reasons, no text.';
+comment on column plans.plan is 'Written once and read rarely, so kept as text (json, not jsonb).';
+
+create table payloads (
+  tenant_id uuid not null,
+  step_id uuid not null,
+  turn_id uuid not null,
+  payload bytea not null,
+  created_at timestamptz not null,
+  primary key (tenant_id, step_id),
+  foreign key (tenant_id, step_id) references steps (tenant_id, step_id)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+        autovacuum_vacuum_cost_delay = 0);
+create index payloads_of_turn on payloads (tenant_id, turn_id);
+create index payloads_by_age on payloads (created_at);
+comment on table payloads is 'The exact bytes for the provider; deleted when the turn has ended.';
+
+create table captures (
+  tenant_id uuid not null,
+  step_id uuid not null,
+  turn_id uuid not null,
+  payload bytea not null,
+  cause text not null,
+  captured_at timestamptz not null,
+  primary key (tenant_id, step_id)
+);
+create index captures_by_age on captures (captured_at);
+comment on table captures is 'Payloads kept for a while after a failure, or because they were sampled.';
+
+create table token_counts (
+  tenant_id uuid not null,
+  sha256 bytea not null check (length(sha256) = 32),
+  tokenizer text not null,
+  tokens int not null check (tokens >= 0),
+  counted_at timestamptz not null,
+  primary key (tenant_id, sha256, tokenizer)
+);
+create index token_counts_by_age on token_counts (counted_at);
+comment on table token_counts is
+  'Tokens of texts in tokenizers their conversation does not use, by hash of the text.';
+
+select turnwire.bind_to_tenants('context_assembly', 'steps');
+select turnwire.bind_to_tenants('context_assembly', 'plans');
+select turnwire.bind_to_tenants('context_assembly', 'payloads');
+select turnwire.bind_to_tenants('context_assembly', 'captures');
+select turnwire.bind_to_tenants('context_assembly', 'token_counts');
+select turnwire.create_mechanics('context_assembly');
+
+grant select, insert, update on steps to turnwire_context_assembly;
+grant select, insert on plans, token_counts to turnwire_context_assembly;
+grant select, insert, delete on payloads to turnwire_context_assembly;
+grant insert on captures to turnwire_context_assembly;
+
+grant select on steps, plans, payloads to context_assembly_reader;
+
+grant select on steps, payloads to context_assembly_maint;
+grant select, delete on captures, token_counts to context_assembly_maint;
+reset role;

@@ -1,0 +1,227 @@
+"""Makes the step of a started turn from the rows that were read: a plan, or a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from libs import ids
+from libs.outbox import outbox_message
+from schemas.envelope import Data, Event
+from schemas.registry import CONTEXT_EVENTS
+from schemas.steps import StepPlannedV1, StepRefusedV1
+from services.context_assembly.core.budget import sampling_of
+from services.context_assembly.core.invariants import Evidence, InvariantBroken, check
+from services.context_assembly.core.payload import seal
+from services.context_assembly.core.plan import (
+    Planner,
+    PromptPlan,
+    PromptTooLarge,
+    TurnToPlan,
+    to_document,
+)
+from services.context_assembly.ports import Cursor, NewStep, StepKey, TextKey, TurnKey
+from services.context_assembly.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from schemas.turns import TurnStartedV1
+    from services.context_assembly.core.budget import ModelLimits
+    from services.context_assembly.core.history import HistoryRow
+    from services.context_assembly.core.plan import SystemPolicy
+
+SOURCE: Final = "context_assembly"
+
+FIRST_STEP: Final = 1
+"""A plain turn has one step; later ones follow from tool results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The operator's choices for every plan.
+
+    Attributes:
+        limits_of: The limits of a model by name; None asks for the default model.
+        step_limit: Longest time a step may take; the turn's own deadline may come first.
+        sampled_per_mille: Share of payloads kept although nothing went wrong.
+    """
+
+    limits_of: Callable[[str | None], ModelLimits]
+    system: SystemPolicy
+    step_limit: timedelta
+    sampled_per_mille: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A ``turn.started`` on its way to a plan, and how far its history was read."""
+
+    event: Event[TurnStartedV1]
+    reading: Reading
+
+    @classmethod
+    def of(cls, event: Event[TurnStartedV1], policies: Policies) -> Start:
+        """Nothing is read yet, and the current message is not counted."""
+        data = event.data
+        limits = policies.limits_of(data.model)
+        turn = TurnToPlan(
+            turn_id=event.turn_id,
+            step_id=ids.step_id(event.turn_id, FIRST_STEP),
+            step_no=FIRST_STEP,
+            base_seq=data.base_seq,
+            user_message_id=data.user_message_id,
+            current_tokens=0,
+        )
+        cursor = Cursor(
+            event.tenant_id,
+            event.conversation_id,
+            data.branch_id,
+            data.base_seq,
+            limits.tokenizer,
+        )
+        planner = Planner(limits, policies.system, sampling_of(data.options, limits))
+        return cls(event, Reading(turn, planner, cursor))
+
+    @property
+    def step(self) -> StepKey:
+        """The step that is planned."""
+        return StepKey(self.event.tenant_id, self.reading.turn.step_id)
+
+    @property
+    def turn(self) -> TurnKey:
+        """Its turn."""
+        return TurnKey(self.event.tenant_id, self.event.turn_id)
+
+    @property
+    def current(self) -> TextKey:
+        """The message that is owed an answer."""
+        return TextKey(self.event.tenant_id, self.event.data.user_message_id)
+
+    def set_current_tokens(self, tokens: int) -> None:
+        """Tell the planner how long the current message is."""
+        self.reading.turn = replace(self.reading.turn, current_tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A turn whose blocks are chosen and whose texts are not read yet.
+
+    Attributes:
+        plan: None if the parts that may not be trimmed do not fit.
+    """
+
+    start: Start
+    rows: Sequence[HistoryRow]
+    plan: PromptPlan | None
+
+    @property
+    def texts_needed(self) -> list[TextKey]:
+        """Stored messages that will be shown."""
+        if self.plan is None:
+            return []
+        tenant = self.start.event.tenant_id
+        rows = chain.from_iterable(group.rows for group in self.plan.suffix.kept)
+        return [self.start.current, *(TextKey(tenant, row.message_id) for row in rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A step to store, with the plan it came from where there is one."""
+
+    start: Start
+    step: NewStep
+    plan: PromptPlan | None
+
+
+def draft(start: Start, counted: Mapping[TextKey, int]) -> Draft:
+    """Choose the blocks of a turn's step from what was read."""
+    rows = start.reading.rows(counted)
+    try:
+        plan = start.reading.planner.plan(start.reading.turn, rows)
+    except PromptTooLarge:
+        plan = None
+    return Draft(start, rows, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and in which trace a step is decided."""
+
+    now: datetime
+    traceparent: str | None
+
+
+def finish(
+    drafted: Draft, texts: Mapping[str, str], *, moment: Moment, limit: timedelta
+) -> Outcome:
+    """Render a drafted plan and check it; what breaks an invariant is refused and kept.
+
+    Args:
+        texts: Of the tenant's messages, by id.
+        limit: Longest time the step may take from now.
+
+    Raises:
+        HistoryChanged: A chosen message has no text any more.
+    """
+    start = drafted.start
+    if drafted.plan is None:
+        return Outcome(start, refused(start, "context_too_large", moment), None)
+    plan, payload = seal(drafted.plan, texts)
+    document = orjson.dumps(to_document(plan)).decode()
+    try:
+        check(plan, Evidence(start.reading.planner, drafted.rows))
+    except InvariantBroken as error:
+        step = refused(start, "invariant", moment, invariant=error.invariant)
+        return Outcome(start, replace(step, plan=document, capture=payload), plan)
+    deadline_at = min(start.event.data.deadline_at, moment.now + limit)
+    told = StepPlannedV1(
+        step_id=plan.turn.step_id,
+        step_no=plan.turn.step_no,
+        branch_id=start.event.data.branch_id,
+        seq=plan.turn.base_seq,
+        model=plan.limits.model,
+        fingerprint=plan.fingerprint,
+        deadline_at=deadline_at,
+    )
+    step = _step(start, told, moment, deadline_at)
+    return Outcome(start, replace(step, plan=document, payload=payload), plan)
+
+
+def refused(start: Start, reason: str, moment: Moment, *, invariant: str | None = None) -> NewStep:
+    """A step that will not be sent; its turn fails with ``reason``."""
+    told = StepRefusedV1(reason=reason, invariant=invariant)
+    step = _step(start, told, moment, start.event.data.deadline_at)
+    return replace(step, reason=reason, invariant=invariant)
+
+
+def _step(start: Start, told: Data, moment: Moment, deadline_at: datetime) -> NewStep:
+    cause = start.event
+    turn = start.reading.turn
+    event = Event(
+        id=ids.caused_id(turn.step_id, told.TYPE),
+        source=SOURCE,
+        tenant_id=cause.tenant_id,
+        conversation_id=cause.conversation_id,
+        correlation_id=cause.turn_id,
+        causation_id=cause.id,
+        occurred_at=moment.now,
+        traceparent=moment.traceparent,
+        data=told,
+    )
+    return NewStep(
+        tenant_id=cause.tenant_id,
+        step_id=turn.step_id,
+        turn_id=turn.turn_id,
+        step_no=turn.step_no,
+        conversation_id=cause.conversation_id,
+        branch_id=cause.data.branch_id,
+        seq=turn.base_seq,
+        model=start.reading.planner.limits.model,
+        deadline_at=deadline_at,
+        message=outbox_message(event, CONTEXT_EVENTS),
+    )
