@@ -1,0 +1,1 @@
+"""Model calls: leased, fenced, streamed, and each finished once."""

@@ -1,0 +1,1 @@
+"""What the service decides, without a clock, randomness or I/O."""

@@ -1,0 +1,180 @@
+"""Reads the stream of an OpenAI-compatible chat completion: bytes in, typed parts out.
+
+Stop reasons, usage and errors of the many servers that speak this protocol come out in one form.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from schemas.usage import Usage
+from services.llm_gateway.core.failures import Failure, FailureKind, of_error_object
+from services.llm_gateway.core.sse_decoder import SseDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More of the answer; never empty, free of U+0000 and of halves of surrogate pairs."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The model stopped: ``stop``, ``length``, ``content_filter`` or ``other``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReported:
+    """Tokens as the provider counted them."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The provider said in its stream, or by breaking the protocol, that it failed."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The provider's own end marker; nothing after it counts."""
+
+
+Part: TypeAlias = TextDelta | Finished | UsageReported | Failed | Done
+
+FINISH_REASONS = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "refusal": "content_filter",
+}
+OTHER = "other"
+_DONE_MARK = "[DONE]"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HIGH_SURROGATES = ("\ud800", "\udbff")
+_MALFORMED = Failed(Failure(FailureKind.MALFORMED))
+
+
+class CompletionReader:
+    """Incremental reader of one stream."""
+
+    def __init__(self) -> None:
+        self._decoder = SseDecoder()
+        self._half = ""  # a high surrogate whose other half is in the next delta
+        self._is_done = False
+
+    def feed(self, raw: bytes) -> list[Part]:
+        """The parts that these bytes complete, in order.
+
+        Raises:
+            EventTooLarge: One event passed the bound of the decoder.
+        """
+        parts: list[Part] = []
+        for data in self._decoder.feed(raw):
+            if self._is_done:
+                break
+            self._read(data, parts)
+        return parts
+
+    def close(self) -> list[Part]:
+        """What was held back when the stream ends: half a character becomes U+FFFD."""
+        half, self._half = self._half, ""
+        return [TextDelta("\ufffd")] if half else []
+
+    def read_whole(self, raw: bytes) -> list[Part]:
+        """The parts of an answer that came as one JSON document instead of a stream."""
+        parts: list[Part] = []
+        self._read(raw.decode("utf-8", "replace"), parts)
+        return [*parts, *self.close()]
+
+    def _read(self, data: str, parts: list[Part]) -> None:
+        if data.strip() == _DONE_MARK:
+            self._is_done = True
+            parts.append(Done())
+            return
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError):
+            parts.append(_MALFORMED)
+            return
+        if not isinstance(chunk, Mapping):
+            parts.append(_MALFORMED)
+            return
+        if chunk.get("error"):
+            parts.append(Failed(of_error_object(chunk["error"])))
+            return
+        self._choices(chunk.get("choices"), parts)
+        usage = _usage(chunk.get("usage"))
+        if usage is not None:
+            parts.append(UsageReported(usage))
+
+    def _choices(self, choices: object, parts: list[Part]) -> None:
+        if not isinstance(choices, Sequence) or isinstance(choices, str):
+            return
+        for choice in choices:
+            if not isinstance(choice, Mapping) or choice.get("index") not in (0, None):
+                continue
+            text = self._joined(_content(choice))
+            if text:
+                parts.append(TextDelta(text))
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason:
+                parts.append(Finished(FINISH_REASONS.get(reason.lower(), OTHER)))
+
+    def _joined(self, text: str) -> str:
+        """Text with split surrogate pairs joined again and what cannot be stored taken out."""
+        if "\x00" in text:
+            text = text.replace("\x00", "")
+        if not self._half and (text.isascii() or not _SURROGATE.search(text)):
+            return text
+        if not text:
+            return ""
+        text = self._half + text
+        self._half = ""
+        if _HIGH_SURROGATES[0] <= text[-1] <= _HIGH_SURROGATES[1]:
+            self._half, text = text[-1], text[:-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _content(choice: Mapping[str, object]) -> str:
+    """The visible text of a delta, or of the message of an answer that was not streamed."""
+    delta = choice.get("delta") or choice.get("message")
+    if not isinstance(delta, Mapping):
+        return ""
+    for field in ("content", "refusal"):
+        text = delta.get(field)
+        if isinstance(text, str) and text:
+            return text
+    return ""
+
+
+def _usage(value: object) -> Usage | None:
+    if not isinstance(value, Mapping):
+        return None
+    read, written = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
+    if read is None or written is None:
+        return None
+    details = value.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    if cached is None:
+        cached = _count(value.get("prompt_cache_hit_tokens"))
+    return Usage(input=read, output=written, cached=min(cached or 0, read))
+
+
+def _count(value: object) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if is_count and isinstance(value, int) else None

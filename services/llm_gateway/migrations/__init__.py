@@ -1,0 +1,1 @@
+"""SQL files of this service's schema, applied by ``turnwire migrate``."""

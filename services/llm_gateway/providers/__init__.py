@@ -1,0 +1,1 @@
+"""Adapters of the ``Provider`` port: one per wire protocol, and the twin in memory."""
