@@ -1,0 +1,1 @@
+"""The HTTP surface: routes, rights, problems, streams, OpenAPI and pages."""

@@ -1,0 +1,86 @@
+"""What every route needs, made once per process and handed to each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from libs.clock import Clock
+from libs.telemetry.metrics import Metrics
+from libs.telemetry.tracing import Tracing
+from services.frontend_gateway.core.cursors import uuid_of
+from services.frontend_gateway.core.problems import FieldError, Problem, not_found
+from services.frontend_gateway.core.turns import TurnView
+from services.frontend_gateway.door import Door
+from services.frontend_gateway.http.rights import Doorkeeper
+from services.frontend_gateway.hub import Hub
+from services.frontend_gateway.ports import Caller, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts that routes work with.
+
+    Attributes:
+        max_streams_per_key: Open streams that one API key may have.
+        random_bytes: For session tokens.
+    """
+
+    store: Store
+    door: Door
+    hub: Hub
+    doorkeeper: Doorkeeper
+    clock: Clock
+    metrics: Metrics
+    tracing: Tracing
+    max_streams_per_key: int
+    session_lifetime_s: int
+    random_bytes: Callable[[int], bytes]
+
+    async def visible_turn(self, caller: Caller, text: str) -> TurnView:
+        """The turn that a path names, if it belongs to the caller's principal.
+
+        Raises:
+            Problem: ``not-found``, the same for unknown and foreign.
+        """
+        turn_id = id_in_path(text, "turn_id")
+        turn = await self.store.turn(caller.tenant_id, turn_id)
+        if turn is None or turn.principal_id != caller.principal_id:
+            raise not_found()
+        return turn
+
+
+def id_in_path(text: str, name: Literal["turn_id", "conversation_id"]) -> UUID:
+    """An id that stands in a path.
+
+    Raises:
+        Problem: ``validation-error`` where a client put no id at all (empty, ``null``,
+            ``undefined``): its bug must not look like a thing that is gone. ``not-found`` for
+            anything else that names nothing.
+    """
+    if text.strip() in ("", "null", "undefined", "None"):
+        detail = f"The path holds no {name}. Create a conversation first, or use its id."
+        raise Problem("validation-error", detail, errors=(FieldError(name, "is not an id"),))
+    found = uuid_of(text)
+    if found is None:
+        raise not_found()
+    return found
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer that nobody may store."""
+    return Response(
+        orjson.dumps(body),
+        status_code=status,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the client asks for the turn's stream in the same response."""
+    return "text/event-stream" in request.headers.get("accept", "").lower()

@@ -1,0 +1,233 @@
+"""What the gateway reads in Postgres, and the browser sessions it writes there."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from libs.errors import StoreUnavailable
+from libs.postgres import Database, load_queries
+from schemas.streams import EntryId
+from schemas.usage import Usage
+from services.frontend_gateway.core.cursors import Page, cursor_invalid
+from services.frontend_gateway.core.turns import Checkpoint, TurnView
+from services.frontend_gateway.ports import (
+    Asked,
+    Caller,
+    ConversationView,
+    Facts,
+    MessageView,
+    Outcome,
+    PlanView,
+)
+
+CURSOR_UNKNOWN = "TW001"  # raised by the list functions of ingestion
+PURGED_AT_ONCE = 1_000  # bounds the time of one deletion
+
+
+class PostgresStore:
+    """Implements ``Store``; every read names its tenants, so a forgotten filter shows nothing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._sql = load_queries("services.frontend_gateway")
+
+    # Rights.
+
+    async def caller_of_key(self, key_hash: bytes) -> Caller | None:
+        """See ``Rights``."""
+        return _caller(await self._fetch(self._sql["caller_of_key"], {"hash": key_hash}))
+
+    async def caller_of_session(self, token_hash: bytes) -> Caller | None:
+        """See ``Rights``."""
+        parameters = {"hash": token_hash}
+        return _caller(await self._fetch(self._sql["caller_of_session"], parameters))
+
+    async def open_session(self, token_hash: bytes, key_id: UUID, *, lifetime_s: int) -> None:
+        """See ``Rights``."""
+        parameters = {"hash": token_hash, "key_id": key_id, "lifetime_s": lifetime_s}
+        await self._fetch(self._sql["open_session"], parameters)
+
+    async def close_session(self, token_hash: bytes) -> None:
+        """See ``Rights``."""
+        await self._fetch(self._sql["close_session"], {"hash": token_hash})
+
+    async def purge_sessions(self) -> int:
+        """See ``Rights``."""
+        parameters = {"max_rows": PURGED_AT_ONCE}
+        rows = await self._fetch(self._sql["purge_sessions"], parameters)
+        return int(rows[0]["deleted"])
+
+    # Outcomes.
+
+    async def outcomes(self, asked: Sequence[Asked]) -> Sequence[Outcome]:
+        """See ``Outcomes``."""
+        rows = await self._pairs("outcomes", [(one.tenant_id, one.request_id) for one in asked])
+        return [
+            Outcome(
+                request_id=row["request_id"],
+                decision=row["outcome"],
+                conversation_id=row["conversation_id"],
+                turn_id=row["turn_id"],
+                problem=row["problem"],
+                seq=row["seq"],
+                status=row["status"],
+                title=row["title"],
+                policy=row["policy"],
+                created_at=row["created_at"],
+            )
+            for row in rows
+        ]
+
+    # Reads.
+
+    async def conversation(
+        self, tenant: UUID, principal: UUID, conversation: UUID
+    ) -> ConversationView | None:
+        """See ``Reads``."""
+        parameters = {"tenant": tenant, "principal": principal, "conversation": conversation}
+        rows = await self._fetch(self._sql["conversation"], parameters, tenants=(tenant,))
+        return _conversation(rows[0]) if rows else None
+
+    async def conversations(
+        self, tenant: UUID, principal: UUID, page: Page
+    ) -> Sequence[ConversationView]:
+        """See ``Reads``."""
+        parameters = {"tenant": tenant, "principal": principal, **_page(page)}
+        with _cursor_errors():
+            rows = await self._fetch(self._sql["conversations"], parameters, tenants=(tenant,))
+        return [_conversation(row) for row in rows]
+
+    async def messages(
+        self, tenant: UUID, principal: UUID, conversation: UUID, page: Page
+    ) -> Sequence[MessageView]:
+        """See ``Reads``."""
+        parameters = {
+            "tenant": tenant,
+            "principal": principal,
+            "conversation": conversation,
+            **_page(page),
+        }
+        with _cursor_errors():
+            rows = await self._fetch(self._sql["messages"], parameters, tenants=(tenant,))
+        return [MessageView(**row) for row in rows]
+
+    async def turn(self, tenant: UUID, turn: UUID) -> TurnView | None:
+        """See ``Reads``."""
+        rows = await self._pairs("turns", [(tenant, turn)])
+        return _turn(rows[0]) if rows else None
+
+    async def answer(self, tenant: UUID, turn: UUID) -> str:
+        """See ``Reads``."""
+        rows = await self._pairs("answers", [(tenant, turn)])
+        return str(rows[0]["text"] or "") if rows else ""
+
+    async def checkpoints(self, tenant: UUID, turns: Sequence[UUID]) -> Mapping[UUID, Checkpoint]:
+        """See ``Reads``."""
+        rows = await self._pairs("checkpoints", [(tenant, turn) for turn in turns])
+        return _checkpoints(rows)
+
+    async def plans(self, tenant: UUID, turn: UUID) -> Sequence[PlanView]:
+        """See ``Reads``."""
+        rows = await self._pairs("plans", [(tenant, turn)])
+        return [PlanView(**row) for row in rows]
+
+    # Streams.
+
+    async def facts(self, watched: Sequence[tuple[UUID, UUID]]) -> Sequence[Facts]:
+        """See ``Watched``; both statements travel in one round trip."""
+        parameters = _parallel(watched)
+        statements = [(self._sql["turns"], parameters), (self._sql["checkpoints"], parameters)]
+        tenants = {tenant for tenant, _ in watched}
+        with _unavailable():
+            async with self._database.transaction(tenants) as transaction:
+                turn_rows, partial_rows = await transaction.commit_with(statements)
+        checkpoints = _checkpoints(partial_rows)
+        turns = [_turn(row) for row in turn_rows]
+        return [Facts(turn, checkpoints.get(turn.id)) for turn in turns]
+
+    async def _fetch(
+        self, sql: str, parameters: Mapping[str, Any], *, tenants: Collection[UUID] = ()
+    ) -> list[dict[str, Any]]:
+        with _unavailable():
+            return await self._database.fetch(sql, parameters, tenants=tenants)
+
+    async def _pairs(self, query: str, pairs: Sequence[tuple[UUID, UUID]]) -> list[dict[str, Any]]:
+        tenants = {tenant for tenant, _ in pairs}
+        return await self._fetch(self._sql[query], _parallel(pairs), tenants=tenants)
+
+
+def _parallel(pairs: Sequence[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
+    return {"tenants": [tenant for tenant, _ in pairs], "ids": [id_ for _, id_ in pairs]}
+
+
+def _page(page: Page) -> dict[str, Any]:
+    return {
+        "after": page.after,
+        "before": page.before,
+        "descending": page.descending,
+        "max_rows": page.limit + 1,
+    }
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """A statement that ran into a time limit, or met a server in trouble, may succeed later."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        msg = f"Postgres did not answer a read in time: {type(error).__name__}"
+        raise StoreUnavailable(msg) from error
+
+
+@contextmanager
+def _cursor_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate != CURSOR_UNKNOWN:
+            raise
+        raise cursor_invalid("The cursor names nothing in this list.") from None
+
+
+def _caller(rows: Sequence[Mapping[str, Any]]) -> Caller | None:
+    if not rows:
+        return None
+    row = rows[0]
+    return Caller(row["key_id"], row["tenant_id"], row["principal_id"], frozenset(row["scopes"]))
+
+
+def _conversation(row: Mapping[str, Any]) -> ConversationView:
+    return ConversationView(
+        id=row["id"],
+        title=row["title"],
+        policy=row["policy"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        message_count=row["message_count"],
+    )
+
+
+def _turn(row: Mapping[str, Any]) -> TurnView:
+    fields = dict(row)
+    upto, usage = fields.pop("upto"), fields.pop("usage")
+    return TurnView(
+        **fields,
+        upto=None if upto is None else EntryId.parse(upto),
+        usage=None if usage is None else Usage.model_validate(usage),
+    )
+
+
+def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> dict[UUID, Checkpoint]:
+    """The furthest one of each turn."""
+    found: dict[UUID, Checkpoint] = {}
+    for row in rows:
+        if row["upto"] is None:
+            continue
+        one = Checkpoint(row["text"], EntryId.parse(row["upto"]))
+        known = found.get(row["turn_id"])
+        if known is None or known.upto < one.upto:
+            found[row["turn_id"]] = one
+    return found
