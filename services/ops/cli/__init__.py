@@ -1,0 +1,1 @@
+"""The commands of ``turnwire``: arguments and help; the work is imported when a command runs."""
