@@ -4,6 +4,7 @@ A line has ``ts, level, event, service``, where a span is open ``trace_id`` and 
 fields given. Events are short names of what happened; everything variable is a field.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -89,9 +90,11 @@ class _Lines:
         self._stream = stream
 
     def msg(self, line: bytes) -> None:
-        stream = self._stream or sys.stdout.buffer
-        stream.write(line + b"\n")
-        stream.flush()
+        # A log that cannot be written (a closed or full pipe) must not fail the work it tells of.
+        with contextlib.suppress(OSError, ValueError):
+            stream = self._stream or sys.stdout.buffer
+            stream.write(line + b"\n")
+            stream.flush()
 
     debug = info = warning = warn = error = exception = critical = fatal = log = msg
 

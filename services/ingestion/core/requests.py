@@ -134,7 +134,8 @@ def _first_key(event: Event[Any], data: ConversationCreateRequestedV1) -> str:
 
 def _cleaned(parts: tuple[TextPart, ...]) -> tuple[list[str], int]:
     cleaned = [storable(part.text) for part in parts]
-    return [part.text for part in cleaned], sum(part.nul_removed for part in cleaned)
+    removed = sum(a.nul_removed + b.nul_removed for a, b in zip(parts, cleaned, strict=True))
+    return [part.text for part in cleaned], removed
 
 
 def _message(
