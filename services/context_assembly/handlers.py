@@ -14,6 +14,7 @@ from schemas.turns import TurnEndedV1, TurnStartedV1
 from services.context_assembly.core.plan import ASSEMBLY_REVISION, PromptPlan
 from services.context_assembly.core.posture import keeps_payload
 from services.context_assembly.counting import COUNT_IN_TRANSACTION_CHARACTERS, Counter
+from services.context_assembly.estimates import EstimateWatch
 from services.context_assembly.planning import (
     Draft,
     Moment,
@@ -94,6 +95,7 @@ class TurnHandlers:
         self._metrics = metrics
         self._tracing = tracing
         self._log = get_logger()
+        self._estimates = EstimateWatch(metrics)
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
         """Everything on this topic comes from one service and may be handled."""
@@ -173,6 +175,8 @@ class TurnHandlers:
         self._report_repeats(len(events) - len(fresh))
         for outcome in outcomes:
             self._report(outcome)
+        for event in ended:
+            self._estimates.ended(event.turn_id, event.data)
         return True
 
     async def _plan(
@@ -253,6 +257,7 @@ class TurnHandlers:
         fields = _identity(outcome.start.event)
         if plan is not None:
             fields |= _facts_of(plan)
+            self._estimates.planned(outcome.start.event.turn_id, plan)
             for section in plan.sections:
                 self._metrics.plan_tokens.labels(section=section.section).observe(section.used)
             if plan.trimmed:
