@@ -8,10 +8,8 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 STAMP := $(VENV)/.set-up
 
-# Seconds after which a lane counts as hung.
-TEST_LANES := unit properties contract schemas architecture migrations flow system
-
-.PHONY: help setup demo smoke test test-system-packages test-system lint type fmt bench docs clean
+.PHONY: help setup demo up down smoke test test-contract test-system test-system-packages \
+	lint type fmt bench docs clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +26,20 @@ setup: $(STAMP)  ## Make the virtual environment from the lock file
 demo: $(STAMP)  ## Start everything with the local model and print how to talk to it
 	@$(BIN)/turnwire demo
 
+up: $(STAMP)  ## The same as demo, for people who know it
+	@$(BIN)/turnwire up
+
+down: $(STAMP)  ## Stop what `make up` or `make demo` started
+	@$(BIN)/turnwire down
+
 smoke: $(STAMP)  ## Start everything on free ports, have two turns answered, stop
 	@$(BIN)/turnwire smoke
 
 test: $(STAMP)  ## Every lane that needs no system package
 	@$(BIN)/python -m pytest -m "not browser"
+
+test-contract: $(STAMP)  ## Only twins and real parts through one suite
+	@$(BIN)/python -m pytest tests/contract tests/schemas
 
 test-system: $(STAMP)  ## Only the lane of real processes and kills
 	@$(BIN)/python -m pytest tests/system

@@ -233,7 +233,10 @@ class BatchLoop:
                 raise error
             self._log.warning("kafka.batch_repeated", reason=str(error), failures=failures)
             await self._clock.sleep(RECORD_BACKOFF.delay_s(failures, jitter=random.random()))
-        self._log.warning("kafka.batch_split", records=len(batch), error=_name(error))
+        # The log writes an error's type and place, never its text: that may quote a record.
+        self._log.warning(
+            "kafka.batch_split", records=len(batch), error=_name(error), exc_info=error
+        )
         for delivery in batch:
             await self._handle_alone(delivery)
 
@@ -273,7 +276,9 @@ class BatchLoop:
 
     async def _seek_back(self, records: Sequence[RawRecord], epoch: int, error: Exception) -> None:
         self._failures += 1
-        self._log.error("kafka.batch_failed", error=_name(error), failures=self._failures)
+        self._log.error(
+            "kafka.batch_failed", error=_name(error), failures=self._failures, exc_info=error
+        )
         if epoch == self._epoch and self.source is not None:
             self.source.seek(_first_offsets(records))
         await self._clock.sleep(SEEK_BACKOFF.delay_s(self._failures, jitter=random.random()))

@@ -86,18 +86,26 @@ class WorkerLease:
         try:
             while True:
                 pause_s = self._times.beat_s
+                # First of all: a process that was frozen wakes up here, and its next beat would
+                # succeed although others have taken its work over meanwhile.
+                self._note_loss()
                 try:
                     await self.beat()
                 except (StoreUnavailable, psycopg.Error) as error:
                     pause_s = min(0.5, self._times.beat_s)
                     self._log.warning("lease.beat_failed", reason=type(error).__name__)
-                if not self.is_held and not self._is_lost:
-                    self._is_lost = True
-                    self._log.error("lease.lost", self_fence_s=self._times.self_fence_s)
-                    self._on_lost()
+                self._note_loss()
                 await self._clock.sleep(pause_s)
         finally:
             await self._session.close()
+
+    def _note_loss(self) -> None:
+        """Tell once that a lease which was held is held no more."""
+        if self._last_beat_s is None or self.is_held or self._is_lost:
+            return
+        self._is_lost = True
+        self._log.error("lease.lost", self_fence_s=self._times.self_fence_s)
+        self._on_lost()
 
     async def give_up(self) -> None:
         """End the lease at once, so that others need not wait for it to run out."""

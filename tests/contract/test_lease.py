@@ -112,6 +112,29 @@ async def test_a_worker_that_cannot_beat_stops_before_its_lease_runs_out(
     await asyncio.gather(beating, return_exceptions=True)
 
 
+async def test_a_process_that_was_frozen_knows_it_before_its_next_beat(database: Database) -> None:
+    clock = SteppedClock()
+    lost: list[float] = []
+    lease = WorkerLease(
+        database,
+        worker_id=uuid.uuid4(),
+        times=TIMES,
+        clock=clock,
+        on_lost=lambda: lost.append(clock.seconds),
+    )
+    beating = asyncio.create_task(lease.run())
+    async with asyncio.timeout(10):
+        await clock.slept.wait()
+
+    clock.seconds += TIMES.lease_s  # nothing ran for that long
+    await clock.step()
+
+    assert len(lost) == 1
+    assert lease.is_held
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+
+
 def test_times_that_would_let_an_owner_outlive_its_lease_are_refused() -> None:
     with pytest.raises(ValueError, match="self_fence_s"):
         LeaseTimes(lease_s=5, beat_s=2, self_fence_s=5)

@@ -13,6 +13,7 @@ from tests.rig.client import Client
 from tests.rig.house import House
 from tests.rig.ledger import Post
 from tests.rig.provider import Rule
+from tests.rig.scrape import counted
 from tests.rig.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
@@ -112,16 +113,18 @@ async def test_a_worker_frozen_beyond_its_lease_writes_nothing_afterwards(house:
     try:
         await asyncio.wait_for(reader, ENDS_WITHIN_S)
         ended_as = await client.get(f"/v1/turns/{post.turn_id}")
+        house.provider.release()  # the rest of the answer waits for the frozen worker
         worker.resume()
-        house.provider.release()
         await house.all_ready()
         (await house.verdict()).require(one_terminal_per_turn=1, stream_equals_store=3)
         afterwards = await client.get(f"/v1/turns/{post.turn_id}")
+        refused = await counted(worker.url, "fence_refusals_total")
     finally:
         await house.supervisor.process("llm_gateway", 1).stop()
 
     assert (ended_as["status"], ended_as["reason"]) == ("partial", "lease_expired")
     assert afterwards == ended_as
+    assert refused > 0
     assert post.stream is not None
     assert post.stream.text == "Harbor lights at "
 
