@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from libs.clock import Clock, SystemClock
 from libs.errors import ChatError, QueueUnavailable
+from libs.garbage import collect_rarely
 from libs.kafka.frame import Consumer, ConsumerSettings, make_broker
 from libs.kafka.loop import BatchHandler, BatchLoop
 from libs.kafka.parking import Parking
@@ -183,6 +184,7 @@ def run(name: str, settings: Callable[[], S], work: Callable[[S], Awaitable[None
         sys.stderr.write(f"{name} cannot start: {error}\n")
         return EXIT_USAGE
     configure_logging(name, log_format=read.log_format, level=LEVELS[read.log_level])
+    collect_rarely()
     try:
         uvloop.run(_awaited(work, read))
     except ChatError as error:

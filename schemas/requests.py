@@ -15,6 +15,7 @@ Policy = Literal["serialize", "branch", "reject", "queue", "replace"]
 
 MAX_KEY_CHARACTERS = 255
 MAX_PARTS = 16
+MAX_NUL_REMOVED = 2**26  # far above any request's size; the sum over all parts fits a column
 MAX_TITLE_CHARACTERS = 200
 MAX_MODEL_CHARACTERS = 100
 MAX_TIME_ZONE_CHARACTERS = 64
@@ -27,6 +28,12 @@ class TextPart(BaseModel):
 
     type: Literal["text"] = "text"
     text: str = Field(description="At most 256 KiB of UTF-8 over all parts of a message.")
+    nul_removed: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_NUL_REMOVED,
+        description="How many U+0000 the front end took out: a record may not hold one.",
+    )
 
 
 class FirstMessage(BaseModel):

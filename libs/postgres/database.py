@@ -251,7 +251,10 @@ def _options(schema: str) -> str:
         f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_TIMEOUT_MS} "
         # Row policies make the planner expect almost no rows, and a plan cached while a table was
         # small would scan it for ever. Every statement of ours has an index to walk.
-        "-c enable_seqscan=off -c jit=off"
+        "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off "
+        # So a plan made once is as good as one made for each call's parameters, and making one
+        # costs as much as running it.
+        "-c plan_cache_mode=force_generic_plan"
     )
 
 

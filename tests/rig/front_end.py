@@ -114,7 +114,9 @@ class FrontEnd:
         raw[17:21] = crc32c(bytes(raw[21:])).to_bytes(4, "big")
         batch._buffer = bytes(raw)
         told = await (await self._producer.send_batch(batch, topic, partition=partition))
-        return Place(topic, told.partition, told.offset)
+        place = Place(topic, told.partition, told.offset)
+        self.house.note_unreadable(place)
+        return place
 
     # What it asks for
 
@@ -169,3 +171,16 @@ class FrontEnd:
 
         await until(is_decided, within_s=within_s)
         return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A foreign front end with a conversation of its own."""
+
+    front: FrontEnd
+    principal: UUID
+    conversation: UUID
+
+    def turn(self, text: str = "May I?") -> Event[Any]:
+        """A request that is as it should be."""
+        return self.front.turn(self.conversation, self.principal, text)

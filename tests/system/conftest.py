@@ -1,10 +1,12 @@
 """One house for the whole lane: starting it costs more than a row does."""
 
 from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
+from tests.rig.front_end import FrontEnd, Visitor, make_door_key
 from tests.rig.house import House, Size, running_house
 
 
@@ -14,3 +16,15 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
     folder = tmp_path_factory.mktemp("house")
     async with running_house(folder, size=Size(gateways=2)) as house:
         yield house
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def visitor(house: House) -> AsyncIterator[Visitor]:
+    """A front end that is not ours, in a conversation of its own."""
+    key = await make_door_key(house, f"visitor-{uuid4().hex[:6]}")
+    async with FrontEnd(house, key) as front:
+        principal = uuid4()
+        event = front.create(principal, "first")
+        await front.ask(event)
+        assert (await front.outcome(event))["outcome"] == "accepted"
+        yield Visitor(front, principal, event.conversation_id)

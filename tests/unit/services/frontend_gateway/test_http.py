@@ -229,7 +229,7 @@ async def test_the_value_of_a_wrong_field_is_not_repeated(rig: GatewayRig) -> No
     assert "my-secret-words" not in answer.text
 
 
-async def test_nul_is_removed_and_half_a_pair_is_replaced(rig: GatewayRig) -> None:
+async def test_nul_is_removed_and_counted_and_half_a_pair_is_replaced(rig: GatewayRig) -> None:
     conversation = await rig.conversation()
     answer = await rig.client.post(
         f"/v1/conversations/{conversation}/messages",
@@ -237,7 +237,8 @@ async def test_nul_is_removed_and_half_a_pair_is_replaced(rig: GatewayRig) -> No
         headers={"Idempotency-Key": "k", "Content-Type": "application/json"},
     )
     assert answer.status_code == 202
-    assert rig.ingestion.events[-1].data.parts[0].text == "ab \ufffd! \U0001f600"
+    (part,) = rig.ingestion.events[-1].data.parts
+    assert (part.text, part.nul_removed) == ("ab \ufffd! \U0001f600", 1)
 
 
 async def test_sizes_are_bounded(rig: GatewayRig) -> None:

@@ -307,6 +307,20 @@ async def test_text_that_never_reached_the_stream_comes_as_a_snapshot(rig: Gatew
     assert copy.names[-3:] == ["snapshot", "usage", "done"]
 
 
+async def test_where_more_was_shown_than_stored_the_ids_do_not_go_back(rig: GatewayRig) -> None:
+    turn = await rig.turn()
+    await rig.write(turn, WORDS[:3])
+    copy = Copy()
+    following = asyncio.create_task(follow(rig.client, turn.id, copy))
+    await until(lambda: len(copy.heard) == 5)
+    await rig.finish(turn, "", None, status="failed", reason="dead_lettered", sha256=None)
+    await following
+    assert copy.text == ""
+    assert copy.names[-4:] == ["snapshot", "usage", "error", "done"]
+    ids = [EntryId.parse(heard.id) for heard in copy.heard]
+    assert ids == sorted(ids)
+
+
 async def test_a_failed_turn_says_so(rig: GatewayRig) -> None:
     turn = await rig.turn()
     following = asyncio.create_task(follow(rig.client, turn.id))

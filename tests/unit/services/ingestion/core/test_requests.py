@@ -87,6 +87,21 @@ def test_text_is_cleaned_before_it_is_fingerprinted_and_measured() -> None:
     assert request.message.length == 5
 
 
+def test_what_a_front_end_has_taken_out_is_counted_and_no_other_message() -> None:
+    data = posted().data.model_copy(
+        update={"parts": (TextPart(text="hel", nul_removed=2), TextPart(text="l\0o"))}
+    )
+    request = read_request(event(data, CONVERSATION, posted().correlation_id))
+
+    assert request.message is not None
+    assert (request.message.text, request.message.nul_removed) == ("hel\nlo", 3)
+    plain = posted().data.model_copy(update={"parts": (TextPart(text="hel"), TextPart(text="lo"))})
+    assert (
+        request.fingerprint
+        == read_request(event(plain, CONVERSATION, posted().correlation_id)).fingerprint
+    )
+
+
 def test_ids_must_follow_from_their_causes() -> None:
     good = posted()
     assert not wrong_ids(good)
