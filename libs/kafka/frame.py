@@ -38,6 +38,10 @@ MAX_POLL_RECORDS = 64
 POLL_RETRY_S = 0.5
 """Pause after a poll that failed, so that a broken one is not repeated in a tight loop."""
 
+METADATA_MAX_AGE_MS = 3_000
+"""A member that joined while a lost topic was not made again yet has no partitions, and sees new
+ones only with the next metadata; the library's five minutes would strand every turn."""
+
 MAX_STALL_S = 120.0
 """A loop comes round every second; a batch with all its retries takes at most 30 s."""
 
@@ -287,6 +291,7 @@ def make_broker(
         bootstrap,
         client_id=client_id,
         allow_auto_create_topics=False,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
         enable_idempotence=True,
         acks="all",
         graceful_timeout=40,  # above the longest batch with its retries
