@@ -77,7 +77,7 @@ def configure_logging(
         library.handlers = []
         library.propagate = True
         library.setLevel(FOREIGN_LEVEL)
-    # Says "topic not found" a thousand times a second while one is missing; our upkeep says it once.
+    # Says "topic not found" a thousand times a second while one is missing; upkeep says it once.
     logging.getLogger("aiokafka.cluster").setLevel(logging.CRITICAL)
     for name in ("uvicorn.access", "uvicorn.error", "faststream.access.kafka"):
         logging.getLogger(name).handlers = []

@@ -332,12 +332,18 @@ async def test_a_failed_turn_says_so(rig: GatewayRig) -> None:
     assert (copy.done["status"], copy.done["reason"]) == ("failed", "context_too_large")
 
 
-async def test_silent_turns_are_asked_for_in_one_query(rig: GatewayRig) -> None:
+async def test_silent_turns_are_asked_for_together(rig: GatewayRig) -> None:
+    """Those that fell silent within one tick; a slow machine spreads them over a few."""
+
+    def asked() -> list[int]:
+        return [count for name, count in rig.store.asked if name == "facts"]
+
     silent = [await rig.turn() for _ in range(12)]
     following = [asyncio.create_task(follow(rig.client, turn.id)) for turn in silent]
     await until(lambda: rig.gateway.hub.stream_count == 12)
     rig.store.asked.clear()
-    await until(lambda: ("facts", 12) in rig.store.asked)
+    await until(lambda: sum(asked()) >= 12)
+    assert len(asked()) <= 4
     for turn in silent:
         rig.end(turn, "x", "1-2")
     copies = await asyncio.gather(*following)
