@@ -2,12 +2,13 @@
 
 psycopg's own pipeline asks the event loop again for every statement, which costs more than the
 statement; here they are handed to libpq together, and the loop is asked once. Statements are
-prepared once a connection. Every type is the server's to infer: parameters travel as text (or,
-where the SQL says ``%(name)b``, in psycopg's binary form), so each place that is not a column's or
+prepared once a connection. Every type is the server's to infer: parameters travel as text (lists of
+UUIDs, and what the SQL calls ``%(name)b``, in binary form), so each place that is not a column's or
 a function's own type needs a cast.
 """
 
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,10 @@ Parameters: TypeAlias = Mapping[str, Any]
 Statement: TypeAlias = tuple[str, Parameters]
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)([sb])|%%")
+
+_ARRAY_HEAD = struct.Struct("!iiIii")
+_UUID_OID = 2950
+_UUID_LENGTH = b"\0\0\0\x10"
 
 _BAD_RESULTS = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 
@@ -126,8 +131,9 @@ class PipelinedConnection(psycopg.AsyncConnection[Row]):
                 values.append(None if raw is None else bytes(raw))
                 formats.append(pq.Format.BINARY)
                 continue
-            values.append(None if value is None else self._text(value))
-            formats.append(pq.Format.TEXT)
+            uuids = _uuid_array(value)
+            values.append(uuids or (None if value is None else self._text(value)))
+            formats.append(pq.Format.TEXT if uuids is None else pq.Format.BINARY)
         return values, formats
 
     def _text(self, value: Any) -> bytes:
@@ -214,6 +220,17 @@ def _exchange(pgconn: pq.abc.PGconn) -> PQGen[list[pq.abc.PGresult]]:
     raise psycopg.OperationalError(msg)
 
 
+def _uuid_array(value: Any) -> bytes | None:
+    """A list of UUIDs in Postgres' binary form, at a third of the cost of its text form.
+
+    None for anything else, nulls included.
+    """
+    if not isinstance(value, list) or not value or {type(one) for one in value} != {UUID}:
+        return None
+    head = _ARRAY_HEAD.pack(1, 0, _UUID_OID, len(value), 1)  # one dimension, no null, from 1
+    return head + b"".join([_UUID_LENGTH + one.bytes for one in value])
+
+
 def _parsed(sql: str, name: bytes) -> _Prepared:
     places: dict[tuple[str, str], int] = {}
 
@@ -237,7 +254,7 @@ def _truth(value: bool) -> str:  # noqa: FBT001 -- called through a table
 
 
 _BARE: Mapping[type, Callable[[Any], str]] = {
-    UUID: str,
+    UUID: lambda value: f"{value.int:032x}",  # Postgres needs no hyphens, and they are dear
     int: str,
     float: repr,
     bool: _truth,

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from libs.clock import SystemClock
 from libs.errors import ChatError, QueueUnavailable
+from libs.garbage import collect_rarely
 from libs.kafka.publisher import KafkaPublisher
 from libs.kafka.security import KafkaSecurity
 from libs.postgres import Database
@@ -150,6 +151,7 @@ def main() -> int:
     """Exit status: 0 after an orderly end, 3 if something needed is not there."""
     settings = GatewaySettings()  # type: ignore[call-arg]  # the environment has them
     configure_logging(SERVICE, log_format=settings.log_format)
+    collect_rarely()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings))

@@ -72,7 +72,7 @@ class StreamLog:
                     found.append(f"snapshot {current} after {last} goes back")
             elif last is not None and current <= last:
                 found.append(f"{current} after {last} repeats or goes back")
-            elif last is not None and current.attempt == last.attempt and current.n != last.n + 1:
+            elif last is not None and _is_gap(last, current):
                 found.append(f"gap between {last} and {current}")
             last = current
         ends = [e for e in self.events if e.event == "done"]
@@ -81,6 +81,11 @@ class StreamLog:
         if any(EntryId.parse(e.id).attempt != TERMINAL_ATTEMPT for e in ends):
             found.append("a terminal event with an ordinary id")
         return found
+
+
+def _is_gap(last: EntryId, current: EntryId) -> bool:
+    """Whether text may be missing; attempt 0 only tells places in the queue, newest counts."""
+    return 0 < current.attempt == last.attempt and current.n != last.n + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -91,6 +92,32 @@ async def test_the_answer_can_stream_in_the_response_of_the_post(rig: GatewayRig
     )
     assert again.headers["idempotent-replayed"] == "true"
     assert again.content == await raw(rig, turn)
+
+
+async def test_a_turn_that_ended_before_its_outcome_was_read_streams_its_stored_answer(
+    rig: GatewayRig,
+) -> None:
+    """The outcome says ``completed`` and nothing else of the end; the turn's row has the rest."""
+    conversation = await rig.conversation()
+    rig.ingestion.decides = False
+    asking = asyncio.create_task(
+        rig.client.post(
+            f"/v1/conversations/{conversation}/messages",
+            json={"content": "Hi"},
+            headers={"Idempotency-Key": "k", "Accept": "text/event-stream"},
+        )
+    )
+    await until(lambda: any(e.data.TYPE == "turn.requested" for e in rig.ingestion.events))
+    event = rig.ingestion.events[-1]
+    outcome = rig.ingestion._outcome(event)
+    ended = rig.end(rig.store.turn_rows[event.turn_id], "ab", "1-3")
+    rig.store.outcome_rows[event.id] = replace(outcome, status=ended.status)
+
+    answer = await asking
+    assert "idempotent-replayed" not in answer.headers
+    assert answer.content == await raw(rig, ended)
+    assert ended.sha256 is not None
+    assert ended.sha256.encode() in answer.content
 
 
 async def test_headers_keep_proxies_from_buffering(rig: GatewayRig) -> None:
