@@ -31,6 +31,7 @@ _ORDER = ("DATABASE_URL", "KAFKA_", "REDIS_", "LLM_", "OTEL_", "TURNWIRE_")
 # Read by the command line and by libraries rather than by a settings class.
 READ_ELSEWHERE: Mapping[str, str] = {
     "DATABASE_URL": "For `turnwire migrate` alone: an account that may create schemas and roles.",
+    "TURNWIRE_DATA_DIR": "Where `turnwire up` keeps its data; unset is `.turnwire` here.",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "Where traces are sent, OTLP over HTTP; unset sends none.",
     "OTEL_SERVICE_NAME": "Name of the process in traces; unset is the service's own.",
 }
