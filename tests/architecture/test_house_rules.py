@@ -23,7 +23,7 @@ README_HEADINGS = (
 ANATOMY = ("__init__.py", "__main__.py", "app.py", "settings.py", "ports.py", "store.py")
 PRIVATE_TEXT = re.compile(
     r"""\b(?:contract|streaming|conventions|promises|look|architecture)\.md\b
-      | (?<![\w/])/work/\w | \bissue\s+\#?\d | \brule\s+R\d\b | §\s*[AB]\d""",
+      | (?<![\w/])/(?:home|root|Users)/\w | \bissue\s+\#?\d | \brule\s+R\d\b | §\s*[AB]\d""",
     re.VERBOSE | re.IGNORECASE,
 )
 CASE_CODE = re.compile(r"\bB-\d{3}\b")
@@ -151,7 +151,7 @@ def test_the_text_sends_nobody_to_a_document_that_is_not_here() -> None:
 
 
 def test_a_text_that_cannot_be_looked_up_is_noticed() -> None:
-    text = "see contract.md 3, /work/main, issue 3 and rule R2; docs/cases.md is fine"
+    text = "see contract.md 3, /home/somebody, issue 3 and rule R2; docs/cases.md is fine"
     assert len(private_texts(text)) == 4
 
 
