@@ -73,6 +73,17 @@ def append_statement(messages: Sequence[OutboxMessage]) -> Statement:
     }
 
 
+def closing_statements(
+    messages: Sequence[OutboxMessage], acknowledged: Sequence[int]
+) -> list[Statement]:
+    """What a transaction of the service writes last; nothing to delete or tell costs nothing.
+
+    Where there are messages the very last statement is their ``append_statement``.
+    """
+    closing = [delete_statement(acknowledged)] if acknowledged else []
+    return [*closing, append_statement(messages)] if messages else closing
+
+
 def delete_statement(ids: Sequence[int]) -> Statement:
     """Delete rows that the broker has acknowledged."""
     return _SQL["delete"], {"ids": list(ids)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from libs.failpoints import failpoint
 from libs.inbox import record_statement, seen_statement
-from libs.outbox import append_statement, delete_statement
+from libs.outbox import closing_statements
 from libs.postgres import Statement, load_queries
 from services.context_assembly.ports import (
     BatchEffects,
@@ -166,13 +166,8 @@ async def commit_and_tell(
 
     Rows that the broker already has are deleted on the way.
     """
-    last = list(statements)
-    acknowledged = relay.take_acknowledged()
-    if acknowledged:
-        last.append(delete_statement(acknowledged))
-    if messages:
-        last.append(append_statement(messages))
-    rows = await transaction.commit_with(last)
+    closing = closing_statements(messages, relay.take_acknowledged())
+    rows = await transaction.commit_with([*statements, *closing])
     if messages:
         relay.hand_over(messages, [row["id"] for row in rows[-1]])
 

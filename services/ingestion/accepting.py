@@ -7,7 +7,7 @@ from uuid import UUID
 
 from libs import ids, inbox
 from libs.failpoints import failpoint
-from libs.outbox import OutboxMessage, append_statement, delete_statement, outbox_message
+from libs.outbox import OutboxMessage, closing_statements, outbox_message
 from libs.postgres import Database, Statement, Transaction
 from libs.telemetry.metrics import Metrics
 from schemas.registry import TURN_EVENTS
@@ -71,11 +71,13 @@ class Acceptor:
         async with self._database.transaction(tenants) as transaction:
             acceptance, now = await self._decide(transaction, requests, consumer)
             messages = self._messages(acceptance, now)
-            rows = await transaction.commit_with(
-                self._writes(acceptance, counts, messages, consumer)
-            )
+            if acceptance.decisions:
+                rows = await transaction.commit_with(
+                    self._writes(acceptance, counts, messages, consumer)
+                )
         failpoint("ingestion.after_accept_commit")
-        self._relay.hand_over(messages, [row["id"] for row in rows[-2]])
+        if messages:
+            self._relay.hand_over(messages, [row["id"] for row in rows[-1]])
         await self._announcer.announce(
             [
                 (
@@ -141,8 +143,7 @@ class Acceptor:
                 acceptance, counts.of(acceptance.turns), deadline_s=self._turn_deadline_s
             ),
             inbox.record_statement(consumer, [d.request.id for d in acceptance.decisions]),
-            append_statement(messages),
-            delete_statement(self._relay.take_acknowledged()),
+            *closing_statements(messages, self._relay.take_acknowledged()),
         ]
 
     def _count(self, acceptance: Acceptance, *, repeats: int, by: str) -> None:

@@ -1,6 +1,6 @@
 """Moves and ends turns: lock, read, decide, write, for events, sweeps and dead letters alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -8,8 +8,8 @@ from uuid import UUID
 from libs import inbox
 from libs.errors import Terminal
 from libs.failpoints import failpoint
-from libs.outbox import OutboxMessage, append_statement, delete_statement, outbox_message
-from libs.postgres import Database, Statement, Transaction
+from libs.outbox import OutboxMessage, closing_statements, outbox_message
+from libs.postgres import Database, Row, Statement, Transaction
 from libs.telemetry.metrics import Metrics
 from schemas.registry import TURN_EVENTS
 from schemas.streams import Entry, TurnEnd, terminal_entries
@@ -52,11 +52,25 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class ShortTexts:
+    """Answers short enough to be read, compared and counted while the locks are held.
+
+    Attributes:
+        statement: Reads them, in the round trip that locks.
+        proposed: The same proposals, completed with what the rows say.
+    """
+
+    statement: Statement
+    proposed: Callable[[Sequence[Row]], Sequence[Proposal]]
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """What a transaction is about to write, and what is told once it has.
 
     Attributes:
         fresh: Ids of the proposals that were not handled before.
+        unproven: Ends of ``ended`` whose stored text is not the one that was told.
     """
 
     writes: tuple[Statement, ...]
@@ -64,6 +78,7 @@ class Settled:
     entries: tuple[tuple[UUID, tuple[Entry, ...]], ...]
     fresh: tuple[UUID, ...]
     ended: tuple[Ended, ...]
+    unproven: tuple[Ended, ...]
     durations_s: tuple[float, ...]
 
 
@@ -85,17 +100,24 @@ class Settler:
         self._metrics = metrics
         self._turn_deadline_s = turn_deadline_s
 
-    async def settle(self, proposals: Sequence[Proposal], *, consumer: str | None) -> Settled:
+    async def settle(
+        self,
+        proposals: Sequence[Proposal],
+        *,
+        consumer: str | None,
+        texts: ShortTexts | None = None,
+    ) -> Settled:
         """Carry out proposals in order and tell about them.
 
         Args:
             consumer: Whose inbox knows these events; None for sweeps, which look at rows instead.
+            texts: Completes the proposals inside the transaction.
 
         Raises:
             TurnMismatch: A proposal fits no turn; nothing was written.
             StoreUnavailable: Whether it was committed is unknown; doing it again is safe.
         """
-        settled = await self._run(proposals, (), consumer)
+        settled = await self._run(proposals, (), consumer, texts)
         repeats = len(proposals) - len(settled.fresh)
         if repeats and consumer is not None:
             self._metrics.inbox_duplicates_total.labels(consumer).inc(repeats)
@@ -110,23 +132,30 @@ class Settler:
         proposals: Sequence[Proposal],
         conversations: Sequence[ConversationKey],
         consumer: str | None,
+        texts: ShortTexts | None = None,
     ) -> Settled:
         tenants = {p.tenant_id for p in proposals} | {tenant for tenant, _ in conversations}
         async with self._database.transaction(tenants) as transaction:
             settled = await self.prepare(
-                transaction, proposals, consumer=consumer, conversations=conversations
+                transaction,
+                proposals,
+                consumer=consumer,
+                conversations=conversations,
+                texts=texts,
             )
             statements = list(settled.writes)
             if consumer is not None and settled.fresh:
                 statements.append(inbox.record_statement(consumer, settled.fresh))
-            statements.append(append_statement(settled.messages))
-            statements.append(delete_statement(self._relay.take_acknowledged()))
             if settled.ended:
                 failpoint("ingestion.before_answer_commit")
-            rows = await transaction.commit_with(statements)
+            if statements:
+                acknowledged = self._relay.take_acknowledged()
+                statements += closing_statements(settled.messages, acknowledged)
+                rows = await transaction.commit_with(statements)
         if settled.ended:
             failpoint("ingestion.after_answer_commit")
-        self._relay.hand_over(settled.messages, [row["id"] for row in rows[-2]])
+        if settled.messages:
+            self._relay.hand_over(settled.messages, [row["id"] for row in rows[-1]])
         await self._announcer.announce(settled.entries)
         self.count(settled)
         return settled
@@ -138,11 +167,13 @@ class Settler:
         *,
         consumer: str | None,
         conversations: Sequence[ConversationKey] = (),
+        texts: ShortTexts | None = None,
     ) -> Settled:
         """Lock, read and decide inside the caller's transaction, which must write the result.
 
         Args:
             conversations: Whose queues are looked at though no proposal names them.
+            texts: Completes the proposals, once they are locked.
         """
         locked = [*conversations, *((p.tenant_id, p.conversation_id) for p in proposals)]
         reads = [
@@ -154,7 +185,11 @@ class Settler:
         ]
         if consumer is not None:
             reads.append(inbox.seen_statement(consumer, [p.id for p in proposals]))
+        if texts is not None:
+            reads.append(texts.statement)
         rows = await transaction.batch(reads)
+        if texts is not None:
+            proposals = texts.proposed(rows[-1])
         seen = {row["event_id"] for row in rows[4]} if consumer is not None else set()
         standing = store.standing_rows(rows[2], rows[3])
         fresh = {p.id: p for p in proposals if p.id not in seen}
@@ -206,6 +241,9 @@ class Settler:
             entries=tuple(entries),
             fresh=tuple(fresh),
             ended=settlement.ended,
+            unproven=tuple(
+                end for end in settlement.ended if answers[end.signal.event_id].is_unproven
+            ),
             durations_s=tuple(
                 (now - standing.created_at[end.turn.id]).total_seconds() for end in settlement.ended
             ),

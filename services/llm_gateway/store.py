@@ -12,7 +12,7 @@ from libs.outbox import (
     OutboxMessage,
     Relay,
     append_statement,
-    delete_statement,
+    closing_statements,
     outbox_message,
 )
 from libs.postgres import Database, Row, Statement, Transaction, load_queries
@@ -117,13 +117,13 @@ class Store:
         wanted: Sequence[Event[StepPlannedV1]],
         room: int,
     ) -> tuple[tuple[Claim, ...], int]:
-        statements: list[Statement] = [
-            inbox.record_statement(consumer, [event.id for event in recorded]),
-            self._delete_acknowledged(),
-        ]
+        if not recorded:
+            return (), 0
+        claims = bool(wanted) and room > 0
+        statements: list[Statement] = []
         if wanted:
             statements.append((_SQL["accept"], _accept_parameters(wanted)))
-        if wanted and room > 0:
+        if claims:
             step_ids = [event.data.step_id for event in wanted]
             statements += [
                 (
@@ -135,11 +135,9 @@ class Store:
                     {"tenants": [event.tenant_id for event in wanted], "step_ids": step_ids},
                 ),
             ]
-        results = await tx.commit_with(statements)
-        inserted = len(results[2]) if len(results) > _ACCEPTED else 0
-        if len(results) <= _CLAIMED:
-            return (), inserted
-        return _claims(results[3], results[4]), inserted
+        results = await tx.commit_with([*statements, *self._recorded(consumer, recorded)])
+        inserted = len(results[0]) if wanted else 0
+        return (_claims(results[1], results[2]) if claims else ()), inserted
 
     async def claim(self, room: int) -> tuple[Claim, ...]:
         """Claim up to ``room`` waiting steps whose lane is free, with their payloads."""
@@ -211,15 +209,14 @@ class Store:
                 return set()
             results = await tx.commit_with(
                 [
-                    append_statement(told),
-                    self._delete_acknowledged(),
                     (_SQL["record_attempts"], _attempt_parameters(ours)),
                     *_usage_statements(ours),
                     *_result_statements(ours),
+                    *closing_statements(told, self._relay.take_acknowledged()),
                 ]
             )
         failpoint("llm.after_final_commit")
-        self._relay.hand_over(told, [row["id"] for row in results[0]])
+        self._relay.hand_over(told, [row["id"] for row in results[-1]])
         return passed
 
     async def close_ended(self, facts: Sequence[StepFacts]) -> None:
@@ -279,14 +276,15 @@ class Store:
         wanted = {event.id: (event, reason) for event, reason in events}
         async with self._database.transaction({e.tenant_id for e, _ in wanted.values()}) as tx:
             fresh = await self._unseen(tx, consumer, [e for e, _ in wanted.values()])
-            rows, _, _ = await tx.commit_with(
+            if not fresh:
+                return [], {}
+            rows, *_ = await tx.commit_with(
                 [
                     (
                         _SQL["request_cancel"],
                         {**_pairs_of(fresh), "reasons": [wanted[e.id][1] for e in fresh]},
                     ),
-                    inbox.record_statement(consumer, [e.id for e in fresh]),
-                    self._delete_acknowledged(),
+                    *self._recorded(consumer, fresh),
                 ]
             )
         running = {r["step_id"]: r["cancel_reason"] for r in rows if r["state"] == "running"}
@@ -301,14 +299,15 @@ class Store:
         by_id = {event.id: event for event in events}
         async with self._database.transaction({e.tenant_id for e in by_id.values()}) as tx:
             fresh = await self._unseen(tx, consumer, list(by_id.values()))
+            if not fresh:
+                return []
             pairs = _pairs_of(fresh)
             rows = await tx.commit_with(
                 [
                     (_SQL["delete_work"], pairs),
                     (_SQL["delete_results"], pairs),
                     (_SQL["delete_partials"], pairs),
-                    inbox.record_statement(consumer, [e.id for e in fresh]),
-                    self._delete_acknowledged(),
+                    *self._recorded(consumer, fresh),
                 ]
             )
         return [row["step_id"] for row in rows[0]]
@@ -416,8 +415,10 @@ class Store:
         )
         return outbox_message(event, GENERATION_EVENTS)
 
-    def _delete_acknowledged(self) -> Statement:
-        return delete_statement(self._relay.take_acknowledged())
+    def _recorded(self, consumer: str, events: Sequence[Event[Any]]) -> list[Statement]:
+        """What ends a transaction that tells nothing."""
+        done = inbox.record_statement(consumer, [event.id for event in events])
+        return [done, *closing_statements((), self._relay.take_acknowledged())]
 
     def _abandoned(self, row: Row) -> Abandoned:
         return Abandoned(
@@ -432,9 +433,6 @@ class Store:
 
 PURGE_ROWS = 1_000
 """Rows of each kind that one purge deletes, so that its transaction stays short."""
-
-_ACCEPTED = 2  # place of the accept statement's rows
-_CLAIMED = 3  # place of the claim statement's rows
 
 
 async def matches_open_turn(tx: Transaction, event: Event[Any]) -> bool:

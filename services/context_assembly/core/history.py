@@ -16,9 +16,10 @@ CUT_OFF: Final = frozenset({"partial", "cancelled"})
 """States of an answer that ended before the model was done; ``[interrupted]`` follows its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
+class HistoryRow(NamedTuple):
     """A message of the conversation as the planner sees it: everything but its text.
+
+    A tuple, since hundreds are made for every plan.
 
     Attributes:
         tokens: Of the text alone, in the model's tokenizer.

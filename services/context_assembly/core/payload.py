@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from libs.errors import Retryable
 from services.context_assembly.core.plan import INTERRUPTED, NO_ANSWER, PromptPlan
@@ -42,7 +43,7 @@ def seal(plan: PromptPlan, texts: Mapping[str, str]) -> tuple[PromptPlan, bytes]
         body["temperature"] = plan.sampling.temperature
     if plan.sampling.top_p is not None:
         body["top_p"] = plan.sampling.top_p
-    payload = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    payload = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return replace(plan, fingerprint=fingerprint(payload)), payload
 
 

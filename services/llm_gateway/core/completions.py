@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import orjson
+
 from schemas.usage import Usage
 from services.llm_gateway.core.failures import Failure, FailureKind, of_error_object
 from services.llm_gateway.core.sse_decoder import SseDecoder
@@ -107,7 +109,7 @@ class CompletionReader:
             parts.append(Done())
             return
         try:
-            chunk = json.loads(data)
+            chunk = _loaded(data)
         except (ValueError, RecursionError):
             parts.append(_MALFORMED)
             return
@@ -148,6 +150,14 @@ class CompletionReader:
         if _HIGH_SURROGATES[0] <= text[-1] <= _HIGH_SURROGATES[1]:
             self._half, text = text[-1], text[:-1]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _loaded(data: str) -> object:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # Slower and laxer: it reads halves of surrogate pairs, which some servers send.
+        return json.loads(data)
 
 
 def _content(choice: Mapping[str, object]) -> str:

@@ -100,6 +100,8 @@ create table results (
   primary key (tenant_id, step_id, attempt)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0);
+-- Gone in a minute: compressing it would cost more than the room is worth.
+alter table results alter column text set storage external;
 create index results_of_turn on results (tenant_id, turn_id);
 create index results_by_age on results (created_at);
 comment on table results is 'Text of an attempt that is over; deleted when the turn has ended.';
@@ -115,6 +117,8 @@ create table partials (
   primary key (tenant_id, turn_id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0);
+-- Written anew every second: compressing it would cost more than the room is worth.
+alter table partials alter column text set storage external;
 create index partials_by_age on partials (updated_at);
 comment on table partials is 'Checkpoint of the text of a running attempt; upto is a stream entry.';
 

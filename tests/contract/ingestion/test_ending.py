@@ -15,6 +15,7 @@ from libs.outbox import append_statement
 from schemas.generations import GenerationFailedV1
 from schemas.registry import decode
 from schemas.streams import BEFORE_ALL, REAPER_FENCE_ATTEMPT, EntryId, content_delta, generating
+from services.ingestion.handlers.generation_events import SHORT_BYTES
 from services.ingestion.retention import Keep, Retention
 from tests.contract.ingestion.rig import (
     OTHER_TENANT,
@@ -75,6 +76,19 @@ async def test_an_answer_is_copied_by_its_hash_and_ends_the_turn(rig: Rig) -> No
     assert rig.ingestion.relay.types() == ["turn.ended"]
     entries = await rig.ingestion.live.read(turn, EntryId(2_000_000_000, 0), 10)
     assert [entry.event for entry in entries] == ["usage", "done"]
+
+
+async def test_an_answer_too_long_to_be_counted_under_lock_is_committed_the_same(rig: Rig) -> None:
+    conversation, (turn,) = await opened(rig, "k")
+    text = "größer " * (SHORT_BYTES // 8 + 1)
+    assert len(text.encode()) > SHORT_BYTES
+
+    await rig.ingestion.generation.handle([generated(conversation, turn, rig.result(turn, text))])
+
+    assert state(rig, turn) == ("completed", None)
+    (message,) = rig.rows("select * from ingestion.messages where role = 'assistant'")
+    assert message["text"] == text
+    assert rig.one("select count(*) from ingestion.message_tokens") == 2
 
 
 async def test_a_planned_step_is_progress_and_a_late_one_is_nothing(rig: Rig) -> None:

@@ -80,7 +80,7 @@ def test_a_hole_in_the_history_is_noticed() -> None:
 
 
 def test_a_message_that_was_stored_twice_is_noticed() -> None:
-    rows = [*ROWS, replace(ROWS[3], message_id=uuid5(ROOT, "double write"))]
+    rows = [*ROWS, ROWS[3]._replace(message_id=uuid5(ROOT, "double write"))]
 
     assert broken(plan_of(rows), Evidence(PLANNER, rows)) == "history_contiguous"
 
@@ -98,7 +98,7 @@ def test_swapped_messages_are_noticed() -> None:
 
 
 def test_a_message_of_somewhere_else_is_noticed() -> None:
-    foreign = [*ROWS[:3], replace(ROWS[3], message_id=uuid5(ROOT, "elsewhere"))]
+    foreign = [*ROWS[:3], ROWS[3]._replace(message_id=uuid5(ROOT, "elsewhere"))]
 
     assert broken(plan_of(foreign), Evidence(PLANNER, ROWS)) == "history_contiguous"
 

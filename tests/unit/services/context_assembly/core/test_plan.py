@@ -98,8 +98,8 @@ def test_an_empty_conversation_gives_the_current_message_alone() -> None:
 def test_the_current_message_never_enters_through_history() -> None:
     rows = messages(10, 10)
     turn = turn_after(rows)
-    again = replace(message(turn.base_seq, 10, role="user"), message_id=CURRENT)
-    before = replace(again, seq=2)
+    again = message(turn.base_seq, 10, role="user")._replace(message_id=CURRENT)
+    before = again._replace(seq=2)
 
     plan = planner().plan(turn, [*rows, again, before])
 
@@ -116,7 +116,7 @@ def test_messages_at_or_after_the_boundary_are_not_history() -> None:
 
 def test_an_empty_placeholder_is_never_shown() -> None:
     rows = messages(10, 0, 10, 10)
-    rows[1] = replace(rows[1], length=0, status="failed")
+    rows[1] = rows[1]._replace(length=0, status="failed")
     plan = planner().plan(turn_after(rows), rows)
 
     assert shown(plan) == [1, 3, 4]
@@ -125,8 +125,8 @@ def test_an_empty_placeholder_is_never_shown() -> None:
 
 def test_order_comes_from_seq_not_from_ids_or_times() -> None:
     rows = [
-        replace(message(1, 5), message_id=uuid5(ROOT, "zz"), observed_at="2026-01-01T00:00:00Z"),
-        replace(message(2, 5), message_id=uuid5(ROOT, "aa"), observed_at="2026-01-01T00:00:00Z"),
+        message(1, 5)._replace(message_id=uuid5(ROOT, "zz"), observed_at="2026-01-01T00:00:00Z"),
+        message(2, 5)._replace(message_id=uuid5(ROOT, "aa"), observed_at="2026-01-01T00:00:00Z"),
     ]
     turn = turn_after(rows)
 
