@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from deploy.local import openmp
 from deploy.local.child import Launch
 from deploy.local.part import Note, Server, module_environment, silent
 from deploy.local.waiting import http_status
@@ -43,9 +44,18 @@ class ModelServer(Server):
         return Launch(
             command=(sys.executable, "-m", "deploy.local.model_server", "--port", str(self.port)),
             log_path=self.log_path,
-            env={**module_environment(), API_KEY_VARIABLE: self._api_key},
+            env={
+                **module_environment(),
+                **self._loader_environment(),
+                API_KEY_VARIABLE: self._api_key,
+            },
             cwd=self.folder,
         )
+
+    def _loader_environment(self) -> dict[str, str]:
+        if openmp.machine_has_it():
+            return {}
+        return {"LD_LIBRARY_PATH": str(openmp.linked_in(self.folder / "openmp"))}
 
     async def _is_ready(self) -> bool:
         return await http_status(self.port, "/health") == _HTTP_OK
