@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 STAMP := $(VENV)/.set-up
 
-.PHONY: help setup demo up down smoke test test-contract test-system test-system-packages \
+.PHONY: help setup demo up down smoke test test-contract test-system test-system-packages sim \
 	lint type fmt bench docs clean
 
 help:  ## Show this list
@@ -47,6 +47,9 @@ test-system: $(STAMP)  ## Only the lane of real processes and kills
 test-system-packages: $(STAMP)  ## Lanes that need Debian's packages (chromium)
 	@$(BIN)/python -m tests.rig.system_packages
 	@$(BIN)/python -m pytest -m browser
+
+sim: $(STAMP)  ## Play SEEDS (600) simulated runs under faults, or replay SEED
+	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),600))
 
 lint: $(STAMP)  ## ruff, formatting, import contracts
 	@$(BIN)/ruff check .

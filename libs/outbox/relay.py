@@ -137,8 +137,7 @@ class Relay:
             return
         wait_s = max(0.0, next_sweep_s - self._clock.monotonic())
         if self._acknowledged:
-            stale_s = self._acknowledged[0][1] + JANITOR_S - self._clock.monotonic()
-            wait_s = min(wait_s, max(0.0, stale_s))
+            wait_s = min(wait_s, self._janitor_due_s())
         try:
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()
@@ -241,11 +240,13 @@ class Relay:
             )
             self._own = sorted({*self._own, *(row["bucket"] for row in rows)})
 
+    def _janitor_due_s(self) -> float:
+        """Seconds until the oldest acknowledged row is the janitor's; 0 when it is now."""
+        return max(0.0, self._acknowledged[0][1] + JANITOR_S - self._clock.monotonic())
+
     async def _delete_stale(self, *, at_once: bool = False) -> None:
         """Delete acknowledged rows that no transaction of the service came along to delete."""
-        if not self._acknowledged:
-            return
-        if self._clock.monotonic() - self._acknowledged[0][1] < JANITOR_S and not at_once:
+        if not self._acknowledged or (self._janitor_due_s() > 0 and not at_once):
             return
         ids = self.take_acknowledged()
         await self._database.fetch(*delete_statement(ids))

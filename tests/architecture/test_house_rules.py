@@ -102,6 +102,7 @@ def test_no_test_sleeps_for_luck() -> None:
         name_of(path): lines
         for path in files("tests")
         if path.parent != ROOT / "tests" / "rig"  # its servers are slow on purpose
+        and path.parent != ROOT / "tests" / "sim"  # nobody waits there: its time is virtual
         and (lines := list(bare_sleeps(parsed(path))))
     }
     assert found == {}

@@ -1,0 +1,230 @@
+"""One seed: start the house, let clients and faults loose on it, heal, come to rest, check."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from libs import api_keys
+from tests.rig.checker import check
+from tests.rig.ledger import Post
+from tests.sim.checks import check_isolation, check_prompts
+from tests.sim.client import SimClient
+from tests.sim.clockwork import NothingWillHappen, RoundInCircles, VirtualLoop
+from tests.sim.faults import Fault
+from tests.sim.house import SERVICES, SimHouse
+from tests.sim.postgres import Store
+from tests.sim.process import Process
+from tests.sim.world import RunAway, World
+
+MAX_TURNS = 6
+CLIENTS_WITHIN_S = 240.0
+"""Virtual seconds in which every client must have got everything that it asked for."""
+
+HEALED_AFTER_S = 90.0
+"""Virtual seconds after which no fault strikes any more."""
+
+REST_WITHIN_S = 90.0
+"""Virtual seconds from the heal to rest."""
+
+LOOK_S = 0.5
+
+AT_REST = """
+select (select count(*) from ingestion.open_turns) + (select count(*) from ingestion.outbox)
+     + (select count(*) from context_assembly.outbox) + (select count(*) from llm_gateway.outbox)
+     + (select count(*) from llm_gateway.work where state in ('ready', 'running')) as n
+"""
+
+
+@dataclass(slots=True)
+class Result:
+    """What one run came to."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    trace: str = ""
+    broken: list[str] = field(default_factory=list)
+    checked: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+    uses: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    virtual_s: float = 0.0
+    steps: int = 0
+    lines: list[str] = field(default_factory=list)
+
+
+def run(seed: int, faults: Sequence[Fault], store: Store, *, tell: bool = False) -> Result:
+    """Play one seed with exactly these faults.
+
+    Args:
+        tell: Keep every line of the trace.
+    """
+    result = Result(seed, tuple(faults))
+    world = World(seed, faults)
+    if tell:
+        world.lines = result.lines
+    random.seed(f"product {seed}")
+    loop = VirtualLoop(random.Random(f"order {seed}"))
+    asyncio.set_event_loop(loop)
+    began_s = loop.time()
+    try:
+        store.begin_run(loop.time, world.note)
+        loop.run_until_complete(_play(world, store, result))
+    except (NothingWillHappen, RoundInCircles, RunAway) as error:
+        result.broken.append(f"comes_to_rest: {type(error).__name__}")
+    finally:
+        result.trace = world.trace_hash
+        result.hits, result.uses, result.steps = world.hits, world.uses, world.steps
+        result.virtual_s = loop.time() - began_s
+        _close(loop, world)
+    return result
+
+
+def _close(loop: VirtualLoop, world: World) -> None:
+    loop.callbacks = 0  # the end is counted anew
+    loop.run_until_complete(_kill_all(loop, world))
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+async def _kill_all(loop: VirtualLoop, world: World) -> None:
+    """Kill every process, and let what was cancelled come to its end."""
+    world.lines = None
+    for process in tuple(world.processes):
+        process.is_paused = False
+        loop.go_on(process)
+        process.kill()
+    left = asyncio.all_tasks(loop) - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CLIENTS_WITHIN_S)
+
+
+class Play:
+    """The clients of one run, and what they do."""
+
+    def __init__(self, world: World, store: Store) -> None:
+        self.world = world
+        self.store = store
+        self.script = random.Random(f"script {world.random.random()}")
+        self.house = SimHouse(world, store)
+        self.clients: list[SimClient] = []
+        self.tenants: list[str] = []
+        self.failures: list[str] = []
+        self._number = 0
+
+    def open_doors(self) -> None:
+        """One to three clients of one or two tenants, each with a key of its own."""
+        tenants = self.script.randint(1, 2)
+        self.tenants = [f"canary{number}" for number in range(tenants)]
+        for number in range(self.script.randint(1, 3)):
+            tenant = self.tenants[number % tenants]
+            self.clients.append(self._client(tenant, f"principal{number}"))
+
+    def _client(self, tenant: str, principal: str) -> SimClient:
+        key = api_keys.new_api_key(self.world.random_bytes(api_keys.SECRET_BYTES))
+        (row,) = self.store.rows(
+            "select * from frontend_gateway.op_create_key(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            self._id(),
+            tenant,
+            self._id(),
+            principal,
+            self._id(),
+            ["chat", "read"],
+            api_keys.visible_prefix(key),
+            api_keys.hash_api_key(key),
+            "simulation",
+        )
+        return SimClient(self.house, key=key, tenant_id=row["tenant_id"])
+
+    def _id(self) -> UUID:
+        return UUID(bytes=self.world.random_bytes(16), version=4)
+
+    async def talk(self, client: SimClient, tenant: str, turns: int) -> None:
+        """One client's whole conversation; what it could not get is a failure of the run."""
+        try:
+            async with asyncio.timeout(CLIENTS_WITHIN_S):
+                conversation = await client.conversation()
+                while turns:
+                    at_once = min(turns, self.script.choice((1, 1, 1, 2, 3)))
+                    turns -= at_once
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(at_once):
+                            group.create_task(self._say(client, conversation, tenant))
+        except* (AssertionError, TimeoutError) as errors:
+            told = "; ".join(f"{type(one).__name__} {one}" for one in errors.exceptions)
+            self.failures.append(f"no_accepted_turn_lost: a client gave up: {told}")
+
+    async def _say(self, client: SimClient, conversation: UUID, tenant: str) -> None:
+        self._number += 1
+        post = client.note(conversation, f"{tenant}/{self._number} {self.script.random()}")
+        await asyncio.sleep(self.script.uniform(0, 1.5))
+        if self.script.random() < 0.2:
+            self.world.use("client", "duplicate")
+            await asyncio.gather(client.send(post), client.send(post))
+        else:
+            await client.send(post)
+        await self._peep(client, post)
+        leaves_after = self.script.randint(1, 6) if self.script.random() < 0.4 else None
+        if leaves_after is not None:
+            self.world.use("client", "disconnect")
+        await client.follow(post, leaves_after=leaves_after)
+
+    async def _peep(self, owner: SimClient, post: Post) -> None:
+        """Somebody of another tenant tries to read the turn."""
+        others = [one for one in self.clients if one.ledger.tenant_id != owner.ledger.tenant_id]
+        if not others or post.turn_id is None or self.script.random() > 0.3:
+            return
+        self.world.use("client", "foreign_read")
+        if await self.script.choice(others).may_see(post.turn_id):
+            self.failures.append(f"tenant_isolation: turn {post.turn_id} is shown to a stranger")
+
+    async def go(self) -> None:
+        """Start everything, and wait until every client has what it asked for."""
+        self.house.start({service: self.script.randint(1, 2) for service in SERVICES})
+        tasks: list[asyncio.Task[Any]] = []
+        turns = self.script.randint(len(self.clients), MAX_TURNS)
+        for number, client in enumerate(self.clients):
+            share = turns // len(self.clients) + (number < turns % len(self.clients))
+            process = Process(f"client.{number}", "client", self.world)
+            tenant = self.tenants[number % len(self.tenants)]
+            tasks.append(process.spawn(self.talk(client, tenant, share)))
+        self.world.later(HEALED_AFTER_S, self.house.heal)
+        await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+        self.house.heal()
+
+    async def come_to_rest(self) -> None:
+        """Wait until nothing is open any more."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + REST_WITHIN_S
+        while self.store.rows(AT_REST)[0]["n"] or self.house.provider.open:
+            if loop.time() >= until:
+                return  # the checker says what is left
+            await asyncio.sleep(LOOK_S)
+
+
+async def _play(world: World, store: Store, result: Result) -> None:
+    play = Play(world, store)
+    play.open_doors()
+    await play.go()
+    await play.come_to_rest()
+    verdict = check(play.store.admin_url, [client.ledger for client in play.clients])
+    check_prompts(play.house.provider.payloads, play.tenants, verdict)
+    for client, tenant in zip(play.clients, itertools.cycle(play.tenants), strict=False):
+        check_isolation(client.ledger, tenant, verdict)
+    verdict.check(
+        "at_rest",
+        holds=play.house.provider.open == 0,
+        otherwise=f"{play.house.provider.open} provider requests are still open",
+    )
+    result.broken = play.failures + verdict.broken
+    result.checked = verdict.checked
+    for row in play.store.rows("select status, count(*) as n from ingestion.turns group by 1"):
+        result.ends[row["status"]] = row["n"]
