@@ -66,10 +66,17 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One consumer of a service: its handler, and the event that AsyncAPI shows for it."""
+    """One consumer of a service.
+
+    Attributes:
+        shows: The event that AsyncAPI shows for it.
+        gather_ms: Where nobody waits for its effect: how long the broker may hold records back, so
+            that more of them share a batch.
+    """
 
     handler: BatchHandler
     shows: type[Data]
+    gather_ms: int = 0
 
 
 @asynccontextmanager
@@ -131,12 +138,14 @@ async def serve(
     broker = make_broker(
         settings.kafka_bootstrap_servers, client_id=process.name, security=security
     )
-    membership = ConsumerSettings(
-        session_timeout_ms=settings.limits.session_timeout_ms,
-        heartbeat_interval_ms=settings.limits.heartbeat_interval_ms,
-    )
     consumers = [
-        Consumer(broker, _loop(one.handler, process), settings=membership, event=one.shows)
+        Consumer(
+            broker,
+            _loop(one.handler, process),
+            settings=_membership(settings),
+            event=one.shows,
+            gather_ms=one.gather_ms,
+        )
         for one in subscriptions
     ]
     watchdog = LoopLagWatchdog(process.metrics.event_loop_lag_seconds)
@@ -221,6 +230,13 @@ def release() -> str:
         return version("turnwire")
     except PackageNotFoundError:
         return "unpackaged"
+
+
+def _membership(settings: ServiceSettings) -> ConsumerSettings:
+    return ConsumerSettings(
+        session_timeout_ms=settings.limits.session_timeout_ms,
+        heartbeat_interval_ms=settings.limits.heartbeat_interval_ms,
+    )
 
 
 def _loop(handler: BatchHandler, process: Process) -> BatchLoop:

@@ -1,7 +1,13 @@
 -- name: seen
+-- One look-up for each event. A plain join, planned while the table was new, would read all events
+-- of the consumer until the next statistics.
 select i.event_id
   from unnest(%(event_ids)s::uuid[]) as asked (event_id)
-  join inbox i on i.consumer = %(consumer)s and i.event_id = asked.event_id;
+ cross join lateral (
+   select x.event_id from inbox x
+    where x.consumer = %(consumer)s and x.event_id = asked.event_id
+    limit 1
+ ) as i;
 
 -- name: record
 insert into inbox (consumer, event_id, at)

@@ -35,6 +35,12 @@ POLL_TIMEOUT_MS = 1_000
 MAX_POLL_RECORDS = 64
 """Records of one batch; larger ones lengthen the transaction more than they save."""
 
+FETCH_WAIT_MS = 500
+"""How long the broker keeps a request for which it has no record."""
+
+GATHER_BYTES = 64 * 1024
+"""Records of a consumer that gathers are sent at once when so many bytes wait."""
+
 POLL_RETRY_S = 0.5
 """Pause after a poll that failed, so that a broken one is not repeated in a tight loop."""
 
@@ -121,7 +127,9 @@ class Consumer:
         *,
         settings: ConsumerSettings,
         event: type[BaseModel],
+        gather_ms: int = 0,
     ) -> None:
+        """``gather_ms``: how long the broker may hold records back to send more of them at once."""
         self._loop = loop
         self._log = structlog.get_logger(__name__).bind(consumer=loop.handler.consumer)
         self._client: AIOKafkaConsumer | None = None
@@ -140,7 +148,8 @@ class Consumer:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=settings.rebalance_timeout_ms,
             max_poll_interval_ms=settings.max_poll_interval_ms,
-            fetch_max_wait_ms=500,
+            fetch_max_wait_ms=gather_ms or FETCH_WAIT_MS,
+            fetch_min_bytes=GATHER_BYTES if gather_ms else 1,
             max_partition_fetch_bytes=2 * 1024 * 1024,
             # The assignor keeps its memory in its class, so every subscriber needs its own.
             partition_assignment_strategy=[

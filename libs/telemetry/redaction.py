@@ -1,6 +1,7 @@
 """Which fields of a log line are never written, whoever passes them. Pure."""
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 REDACTED = "[redacted]"
@@ -13,6 +14,9 @@ MAX_ITEMS = 50
 
 MAX_STRING = 2_000
 """Characters of one value; longer ones are cut, so that no line holds a message by accident."""
+
+KNOWN_NAMES = 1_000
+"""Field names whose verdict is remembered: every line repeats the few that there are."""
 
 _WORDS = frozenset(
     {
@@ -40,6 +44,7 @@ _WORDS = frozenset(
 _HARMLESS_ENDINGS = ("_id", "_ids", "_count", "_bytes", "_tokens", "_length", "_no", "_s", "_ms")
 
 
+@lru_cache(maxsize=KNOWN_NAMES)
 def is_denied(name: str) -> bool:
     """Whether a field of that name may hold a body, a key or a secret.
 

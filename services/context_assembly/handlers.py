@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +17,14 @@ from services.context_assembly.core.posture import keeps_payload
 from services.context_assembly.counting import COUNT_IN_TRANSACTION_CHARACTERS, Counter
 from services.context_assembly.estimates import EstimateWatch
 from services.context_assembly.planning import (
-    Draft,
+    Judged,
     Moment,
     Outcome,
     Policies,
     Start,
     draft,
     finish,
+    judge,
     refused,
 )
 from services.context_assembly.ports import (
@@ -33,7 +35,7 @@ from services.context_assembly.ports import (
     TextKey,
     TurnKey,
 )
-from services.context_assembly.reading import read_histories
+from services.context_assembly.reading import FirstPages, read_histories
 from services.context_assembly.store import (
     SQL,
     known_steps_statement,
@@ -96,6 +98,7 @@ class TurnHandlers:
         self._tracing = tracing
         self._log = get_logger()
         self._estimates = EstimateWatch(metrics)
+        self._first_pages = FirstPages()
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
         """Everything on this topic comes from one service and may be handled."""
@@ -157,7 +160,7 @@ class TurnHandlers:
         counted: dict[TextKey, int],
     ) -> bool:
         """Do all in one transaction; False, and nothing written, if a message is not counted."""
-        starts = [Start.of(event, self._policies) for event in started]
+        starts = [self._start(event) for event in started]
         events: list[Event[Any]] = [*started, *ended]
         async with self._store.transaction({event.tenant_id for event in events}) as transaction:
             facts = await transaction.facts(_question(events, starts))
@@ -179,6 +182,10 @@ class TurnHandlers:
             self._estimates.ended(event.turn_id, event.data)
         return True
 
+    def _start(self, event: Event[TurnStartedV1]) -> Start:
+        first_rows = self._first_pages.rows_of(event.data.branch_id)
+        return Start.of(event, self._policies, first_rows=first_rows)
+
     async def _plan(
         self,
         due: Sequence[Start],
@@ -192,18 +199,25 @@ class TurnHandlers:
         missing = needed.difference(facts.texts)
         texts = dict(facts.texts)
         if missing:
-            texts |= await transaction.texts(missing)
+            asked = asyncio.create_task(transaction.texts(missing))
+            try:
+                await asyncio.sleep(0)  # the question is on its way; plans are judged meanwhile
+                plans = [judge(drafted) for drafted in drafts]
+            finally:
+                texts |= await asked
+        else:
+            plans = [judge(drafted) for drafted in drafts]
         by_tenant: dict[UUID, dict[str, str]] = {}
         for key, text in texts.items():
             by_tenant.setdefault(key.tenant_id, {})[str(key.message_id)] = text
         return [
-            self._finish(drafted, by_tenant.get(drafted.start.event.tenant_id, {}))
-            for drafted in drafts
+            self._finish(judged, by_tenant.get(judged.start.event.tenant_id, {}))
+            for judged in plans
         ]
 
-    def _finish(self, drafted: Draft, texts: Mapping[str, str]) -> Outcome:
+    def _finish(self, judged: Judged, texts: Mapping[str, str]) -> Outcome:
         """Render one plan, in a span of its turn's trace."""
-        event = drafted.start.event
+        event = judged.start.event
         with self._tracing.span(
             names.process_span(TURN_EVENTS),
             kind="consumer",
@@ -211,7 +225,7 @@ class TurnHandlers:
             turn_id=event.turn_id,
         ) as span:
             moment = Moment(self._clock.now(), span.traceparent)
-            outcome = finish(drafted, texts, moment=moment, limit=self._policies.step_limit)
+            outcome = finish(judged, texts, moment=moment, limit=self._policies.step_limit)
             span.set(names.TENANT_ID, str(event.tenant_id))
             span.set(names.TURN_ID, str(event.turn_id))
             span.set(names.STEP_ID, str(outcome.step.step_id))
@@ -227,7 +241,7 @@ class TurnHandlers:
         tenants = {event.tenant_id for event in started}
         reader = self._store.reader(tenants)
         counter = Counter(reader, self._store.token_counts(tenants), pause=self._clock.sleep)
-        starts = [Start.of(event, self._policies) for event in started]
+        starts = [self._start(event) for event in started]
         tokenizers = {start.current: start.reading.start.tokenizer for start in starts}
         counted.update(await counter.count(list(tokenizers), tokenizers))
         for start in starts:
@@ -258,6 +272,7 @@ class TurnHandlers:
         if plan is not None:
             fields |= _facts_of(plan)
             self._estimates.planned(outcome.start.event.turn_id, plan)
+            self._first_pages.shown(outcome.start.event.data.branch_id, plan.kept)
             for section in plan.sections:
                 self._metrics.plan_tokens.labels(section=section.section).observe(section.used)
             if plan.trimmed:

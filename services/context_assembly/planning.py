@@ -14,7 +14,7 @@ from schemas.envelope import Data, Event
 from schemas.registry import CONTEXT_EVENTS
 from schemas.steps import StepPlannedV1, StepRefusedV1
 from services.context_assembly.core.budget import sampling_of
-from services.context_assembly.core.invariants import Evidence, InvariantBroken, check
+from services.context_assembly.core.invariants import Evidence, Invariant, InvariantBroken, check
 from services.context_assembly.core.payload import seal
 from services.context_assembly.core.plan import (
     Planner,
@@ -23,7 +23,7 @@ from services.context_assembly.core.plan import (
     TurnToPlan,
     to_document,
 )
-from services.context_assembly.ports import Cursor, NewStep, StepKey, TextKey, TurnKey
+from services.context_assembly.ports import PAGE_ROWS, Cursor, NewStep, StepKey, TextKey, TurnKey
 from services.context_assembly.reading import Reading
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from schemas.turns import TurnStartedV1
     from services.context_assembly.core.budget import ModelLimits
-    from services.context_assembly.core.history import HistoryRow
+    from services.context_assembly.core.history import HistoryRow, Suffix
     from services.context_assembly.core.plan import SystemPolicy
 
 SOURCE: Final = "context_assembly"
@@ -65,7 +65,9 @@ class Start:
     reading: Reading
 
     @classmethod
-    def of(cls, event: Event[TurnStartedV1], policies: Policies) -> Start:
+    def of(
+        cls, event: Event[TurnStartedV1], policies: Policies, *, first_rows: int = PAGE_ROWS
+    ) -> Start:
         """Nothing is read yet, and the current message is not counted."""
         data = event.data
         limits = policies.limits_of(data.model)
@@ -83,6 +85,7 @@ class Start:
             data.branch_id,
             data.base_seq,
             limits.tokenizer,
+            first_rows,
         )
         planner = Planner(limits, policies.system, sampling_of(data.options, limits))
         return cls(event, Reading(turn, planner, cursor))
@@ -109,24 +112,38 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A turn whose blocks are chosen and whose texts are not read yet.
+    """A turn whose history is chosen and whose texts are not read yet.
 
     Attributes:
-        plan: None if the parts that may not be trimmed do not fit.
+        suffix: None if the parts that may not be trimmed do not fit.
     """
 
     start: Start
     rows: Sequence[HistoryRow]
-    plan: PromptPlan | None
+    suffix: Suffix | None
 
     @property
     def texts_needed(self) -> list[TextKey]:
         """Stored messages that will be shown."""
-        if self.plan is None:
+        if self.suffix is None:
             return []
         tenant = self.start.event.tenant_id
-        rows = chain.from_iterable(group.rows for group in self.plan.suffix.kept)
+        rows = chain.from_iterable(group.rows for group in self.suffix.kept)
         return [self.start.current, *(TextKey(tenant, row.message_id) for row in rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A plan without its texts, and the invariant that it breaks.
+
+    Attributes:
+        plan: None where the draft has no suffix.
+        broken: None for a plan that may be sent.
+    """
+
+    start: Start
+    plan: PromptPlan | None
+    broken: Invariant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +156,27 @@ class Outcome:
 
 
 def draft(start: Start, counted: Mapping[TextKey, int]) -> Draft:
-    """Choose the blocks of a turn's step from what was read."""
+    """Choose the history of a turn's step from what was read."""
     rows = start.reading.rows(counted)
     try:
-        plan = start.reading.planner.plan(start.reading.turn, rows)
+        suffix = start.reading.planner.choose(start.reading.turn, rows)
     except PromptTooLarge:
-        plan = None
-    return Draft(start, rows, plan)
+        suffix = None
+    return Draft(start, rows, suffix)
+
+
+def judge(drafted: Draft) -> Judged:
+    """Lay a draft out and check it; needs no text, so it is done while the texts are read."""
+    start = drafted.start
+    if drafted.suffix is None:
+        return Judged(start, None)
+    planner = start.reading.planner
+    plan = planner.lay_out(start.reading.turn, drafted.suffix)
+    try:
+        check(plan, Evidence(planner, drafted.rows))
+    except InvariantBroken as error:
+        return Judged(start, plan, error.invariant)
+    return Judged(start, plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +188,9 @@ class Moment:
 
 
 def finish(
-    drafted: Draft, texts: Mapping[str, str], *, moment: Moment, limit: timedelta
+    judged: Judged, texts: Mapping[str, str], *, moment: Moment, limit: timedelta
 ) -> Outcome:
-    """Render a drafted plan and check it; what breaks an invariant is refused and kept.
+    """Render a plan; one that breaks an invariant is refused and kept.
 
     Args:
         texts: Of the tenant's messages, by id.
@@ -168,15 +199,13 @@ def finish(
     Raises:
         HistoryChanged: A chosen message has no text any more.
     """
-    start = drafted.start
-    if drafted.plan is None:
+    start = judged.start
+    if judged.plan is None:
         return Outcome(start, refused(start, "context_too_large", moment), None)
-    plan, payload = seal(drafted.plan, texts)
+    plan, payload = seal(judged.plan, texts)
     document = orjson.dumps(to_document(plan)).decode()
-    try:
-        check(plan, Evidence(start.reading.planner, drafted.rows))
-    except InvariantBroken as error:
-        step = refused(start, "invariant", moment, invariant=error.invariant)
+    if judged.broken is not None:
+        step = refused(start, "invariant", moment, invariant=judged.broken)
         return Outcome(start, replace(step, plan=document, capture=payload), plan)
     deadline_at = min(start.event.data.deadline_at, moment.now + limit)
     told = StepPlannedV1(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from services.context_assembly.ports import PAGE_ROWS, Cursor, StoredMessage, Te
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
     from services.context_assembly.core.plan import Planner, TurnToPlan
     from services.context_assembly.counting import Counter
@@ -24,10 +26,37 @@ MAX_PAGES_AT_ONCE = 10
 """Pages asked for together, when the messages read so far say that all of them will fit."""
 
 
+MAX_REMEMBERED = 10_000
+"""Branches with a long history whose length is remembered, at 200 bytes each."""
+
+
 class HistoryTooLong(Retryable):
     """A conversation went on for more pages than any window can hold."""
 
     code = "context.history_too_long"
+
+
+class FirstPages:
+    """How much of each long branch its last plan showed, so that the next one reads it at once.
+
+    Forgetting costs a round trip, nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[UUID, int] = OrderedDict()
+
+    def rows_of(self, branch_id: UUID) -> int:
+        """Rows to ask for first."""
+        return self._rows.get(branch_id, PAGE_ROWS)
+
+    def shown(self, branch_id: UUID, kept: int) -> None:
+        """Remember a plan that showed ``kept`` messages of history."""
+        pages = min(1 + kept // PAGE_ROWS, MAX_PAGES_AT_ONCE)  # one row more tells it was enough
+        self._rows.pop(branch_id, None)
+        if pages > 1:
+            self._rows[branch_id] = pages * PAGE_ROWS
+            if len(self._rows) > MAX_REMEMBERED:
+                self._rows.popitem(last=False)
 
 
 @dataclass(slots=True, eq=False)

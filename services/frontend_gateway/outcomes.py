@@ -34,16 +34,46 @@ class OutcomeDesk:
         self._bell = bell
         self._waiting: dict[UUID, _Waiting] = {}
         self._woken = asyncio.Event()
+        self._listening: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def expect(self, asked: Asked) -> AsyncIterator["asyncio.Future[Outcome]"]:
         """Listen for the ring of a request, then publish it inside the ``async with``.
 
+        The subscription is on its way, and nobody waits for its confirmation: the ring follows a
+        commit that has not begun, and a ring that is lost all the same costs one poll.
+
         Yields a future that only a row fulfils; the caller bounds the wait.
         """
         loop = asyncio.get_running_loop()
         waiting = _Waiting(asked, loop.create_future(), loop.time() + FIRST_POLL_S)
+        listening = asyncio.create_task(self._listen(waiting), name="reply")
+        self._listening.add(listening)
+        listening.add_done_callback(self._listening.discard)
+        self._waiting[asked.request_id] = waiting
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll(), name="outcomes")
+        try:
+            await asyncio.sleep(0)  # the task subscribes before anything is published
+            yield waiting.answer
+        finally:
+            del self._waiting[asked.request_id]
+            waiting.answer.cancel()
+            self._woken.set()
+
+    async def close(self) -> None:
+        """Stop polling; whoever still waits runs into its own time limit."""
+        running = set(self._listening)
+        if self._poller is not None:
+            running.add(self._poller)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=1)
+
+    async def _listen(self, waiting: _Waiting) -> None:
+        """Hear the ring of one request until it is answered or given up."""
 
         def on_bell(_channel: str, _body: bytes) -> None:
             self._ask_now(waiting)
@@ -51,22 +81,9 @@ class OutcomeDesk:
         def on_lost() -> None:
             self._ask_now(waiting)
 
-        async with self._bell.listen(reply_channel(asked.request_id), on_bell, on_lost):
-            self._waiting[asked.request_id] = waiting
-            if self._poller is None or self._poller.done():
-                self._poller = asyncio.create_task(self._poll(), name="outcomes")
-            try:
-                yield waiting.answer
-            finally:
-                del self._waiting[asked.request_id]
-                waiting.answer.cancel()
-                self._woken.set()
-
-    async def close(self) -> None:
-        """Stop polling; whoever still waits runs into its own time limit."""
-        if self._poller is not None:
-            self._poller.cancel()
-            await asyncio.wait([self._poller], timeout=1)
+        channel = reply_channel(waiting.asked.request_id)
+        async with self._bell.listen(channel, on_bell, on_lost):
+            await asyncio.wait([waiting.answer])
 
     def _ask_now(self, waiting: _Waiting) -> None:
         waiting.due_at = RUNG

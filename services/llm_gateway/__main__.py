@@ -16,6 +16,9 @@ from services.llm_gateway.settings import LlmSettings
 
 SERVICE = "llm_gateway"
 
+TURNS_GATHER_MS = 200
+"""Most events of turns are not for us, and forgetting is in no hurry; a cancel has a second."""
+
 
 async def work(settings: LlmSettings) -> None:
     """Open everything, work until SIGTERM or SIGINT, close everything.
@@ -48,7 +51,10 @@ async def work(settings: LlmSettings) -> None:
         await app.begin()
         await serve(
             process,
-            [Subscription(app.steps, StepPlannedV1), Subscription(app.turns, TurnEndedV1)],
+            [
+                Subscription(app.steps, StepPlannedV1),
+                Subscription(app.turns, TurnEndedV1, gather_ms=TURNS_GATHER_MS),
+            ],
             lifecycle=Lifecycle(background=app.background, drain=(app.drain,)),
             checks={"lease": _lease_check(app), "redis": redis_check(live)},
         )

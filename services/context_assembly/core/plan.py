@@ -229,7 +229,10 @@ class Planner:
 
     def plan(self, turn: TurnToPlan, rows: Iterable[HistoryRow]) -> PromptPlan:
         """Choose the blocks of one step; arguments and errors are those of ``choose``."""
-        suffix = self.choose(turn, rows)
+        return self.lay_out(turn, self.choose(turn, rows))
+
+    def lay_out(self, turn: TurnToPlan, suffix: Suffix) -> PromptPlan:
+        """The plan that follows from what ``choose`` chose."""
         budget = prompt_budget(self.limits, self.sampling.max_tokens)
         system = self._system_tokens()
         kept = [row for group in suffix.kept for row in group.rows]

@@ -25,7 +25,9 @@ create table steps (
   created_at timestamptz not null,
   ended_at timestamptz,
   primary key (tenant_id, step_id),
-  unique (tenant_id, turn_id, step_no),
+  -- Led by the turn: an index that begins with the tenant could serve a look-up by step as well,
+  -- and would read all steps of the tenant for it.
+  unique (turn_id, tenant_id, step_no),
   check ((reason is not null) = (state = 'refused') or state = 'ended')
 ) with (fillfactor = 70);
 create index steps_open on steps (told_at) where event is not null;
@@ -47,16 +49,6 @@ create table plans (
 create index plans_of_turn on plans (tenant_id, turn_id, step_no);
 comment on table plans is 'What a step shows the model and why: ids, counts and reasons, no text.';
 comment on column plans.plan is 'Written once and read rarely, so kept as text (json, not jsonb).';
--- A long plan has 50 kB. The default compression takes 1 ms for it, lz4 a tenth, where the server
--- was built with it.
-do $$
-begin
-  if exists (select from pg_settings
-              where name = 'default_toast_compression' and 'lz4' = any (enumvals)) then
-    alter table plans alter column plan set compression lz4;
-  end if;
-end
-$$;
 
 create table payloads (
   tenant_id uuid not null,
@@ -68,8 +60,6 @@ create table payloads (
   foreign key (tenant_id, step_id) references steps (tenant_id, step_id)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
         autovacuum_vacuum_cost_delay = 0);
--- Gone in a minute: compressing it would cost more than the room is worth.
-alter table payloads alter column payload set storage external;
 create index payloads_of_turn on payloads (tenant_id, turn_id);
 create index payloads_by_age on payloads (created_at);
 comment on table payloads is 'The exact bytes for the provider; deleted when the turn has ended.';
@@ -97,6 +87,22 @@ create table token_counts (
 create index token_counts_by_age on token_counts (counted_at);
 comment on table token_counts is
   'Tokens of texts in tokenizers their conversation does not use, by hash of the text.';
+
+-- A long history makes a plan of 50 kB and a payload like it. The default compression takes most of
+-- a millisecond for a plan, lz4 a tenth of it. Servers built without lz4 are small ones: there room
+-- is cheaper than the wait.
+do $$
+begin
+  if exists (select from pg_settings
+              where name = 'default_toast_compression' and 'lz4' = any (enumvals)) then
+    alter table plans alter column plan set compression lz4;
+    alter table payloads alter column payload set compression lz4;
+  else
+    alter table plans alter column plan set storage external;
+    alter table payloads alter column payload set storage external;
+  end if;
+end
+$$;
 
 select turnwire.bind_to_tenants('context_assembly', 'steps');
 select turnwire.bind_to_tenants('context_assembly', 'plans');

@@ -368,6 +368,25 @@ async def test_history_is_read_in_pages_until_the_budget_is_full(world: World) -
     assert plan["budget"]["used"] <= plan["budget"]["tokens"] == 500
 
 
+async def test_a_long_branch_is_planned_the_same_when_its_length_is_remembered(
+    world: World,
+) -> None:
+    chat = Chat()
+    await remember(world, chat, *((f"question {n}", f"answer {n}") for n in range(PAGE_ROWS)))
+    service = handlers(world)
+    first = await start(world, chat, "first")
+    await service.handle([first])
+    await world.end_turn(chat, first.event.turn_id, status="failed")
+    second = await start(world, chat, "second")
+
+    await service.handle([second])
+
+    payloads = await world.payloads(chat)
+    shown = contents(payloads[first.event.turn_id])
+    assert len(shown) == 2 * PAGE_ROWS + 1
+    assert contents(payloads[second.event.turn_id]) == [*shown, ("user", "second")]
+
+
 class DoublingTransaction:
     """Shows the newest message of every conversation twice, as a double write would."""
 
