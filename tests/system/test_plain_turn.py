@@ -1,6 +1,7 @@
 """Turns without a fault, over real processes: order, idempotency, streams, traces."""
 
 import asyncio
+from itertools import pairwise
 from uuid import uuid4
 
 import aiohttp
@@ -85,11 +86,15 @@ async def test_two_hundred_conversations_keep_order_inside_each(house: House) ->
         stream_equals_store=3 * total,
         serial_per_conversation=CONVERSATIONS,
     )
-    seen = [r.last_user_message for r in house.provider.requests if marker in r.last_user_message]
+    seen = [r for r in house.provider.requests if marker in r.last_user_message]
     assert len(seen) == total
     for number in range(CONVERSATIONS):
-        mine = [text for text in seen if text.startswith(f"{marker} {number}.")]
-        assert mine == [f"{marker} {number}.{turn}" for turn in range(TURNS_EACH)]
+        mine = [r for r in seen if r.last_user_message.startswith(f"{marker} {number}.")]
+        said = [request.last_user_message for request in mine]
+        assert said == [f"{marker} {number}.{turn}" for turn in range(TURNS_EACH)]
+        for earlier, later in pairwise(mine):
+            assert earlier.ended_at is not None
+            assert later.received_at >= earlier.ended_at
 
 
 async def test_a_second_question_is_planned_after_the_first_answer(house: House) -> None:
