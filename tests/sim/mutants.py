@@ -27,7 +27,7 @@ class Mutant:
 
 
 MUTANTS: Mapping[str, Mutant] = {
-    "no_inbox": Mutant("libs.inbox", "seen", {"i.consumer =": "false and i.consumer ="}),
+    "no_inbox": Mutant("libs.inbox", "seen", {"x.consumer =": "false and x.consumer ="}),
     "keys_are_not_remembered": Mutant(
         "services.ingestion", "turns_by_key", {"and x.key = wanted.key": "and false"}
     ),
