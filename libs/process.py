@@ -4,25 +4,18 @@ Every service with consumers is assembled here the same way; a service's ``__mai
 is its own. Nothing else constructs real adapters.
 """
 
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from typing import TypeVar
 
-import uvloop
 from prometheus_client import CollectorRegistry
-from pydantic import ValidationError
 
 from libs.clock import Clock, SystemClock
-from libs.errors import ChatError, QueueUnavailable
-from libs.garbage import collect_rarely
+from libs.errors import QueueUnavailable
 from libs.kafka.frame import Consumer, ConsumerSettings, make_broker
 from libs.kafka.loop import BatchHandler, BatchLoop
 from libs.kafka.parking import Parking
 from libs.kafka.publisher import KafkaPublisher
-from libs.kafka.security import KafkaSecurity
 from libs.kafka.topics import topic_specs
 from libs.kafka.upkeep import KafkaUpkeep
 from libs.outbox import Relay
@@ -30,24 +23,13 @@ from libs.postgres import Database
 from libs.redis.ports import LiveStream
 from libs.service import Lifecycle, Service
 from libs.settings import ServiceSettings
-from libs.telemetry.logging import Level, configure_logging, get_logger
+from libs.startup import kafka_security, release
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.ops_server import OK, Check, CheckResult, LoopLagWatchdog, OpsServer
 from libs.telemetry.tracing import Tracing, configure_tracing
 from schemas.envelope import Data
 from schemas.registry import decode
 from schemas.topic_files import load_topics
-
-LEVELS: Mapping[str, Level] = {
-    "DEBUG": "debug",
-    "INFO": "info",
-    "WARNING": "warning",
-    "ERROR": "error",
-}
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-
-S = TypeVar("S", bound=ServiceSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,64 +154,6 @@ async def serve(
     if service.failed:
         msg = "a consumer could not go on; the process ends so that a new one takes over"
         raise QueueUnavailable(msg)
-
-
-def run(name: str, settings: Callable[[], S], work: Callable[[S], Awaitable[None]]) -> int:
-    """The whole life of a process.
-
-    Args:
-        settings: Reads them from the environment.
-        work: Opens the adapters and serves until it is told to end.
-
-    Returns:
-        The exit code: 0 after an orderly end, 2 for settings that cannot be used, 1 otherwise.
-    """
-    try:
-        read = settings()
-    except ValidationError as error:
-        sys.stderr.write(f"{name} cannot start, its settings are wrong: {explain(error)}\n")
-        return EXIT_USAGE
-    except ChatError as error:
-        sys.stderr.write(f"{name} cannot start: {error}\n")
-        return EXIT_USAGE
-    configure_logging(name, log_format=read.log_format, level=LEVELS[read.log_level])
-    collect_rarely()
-    try:
-        uvloop.run(_awaited(work, read))
-    except ChatError as error:
-        get_logger().error("service.failed", code=error.code, reason=str(error))
-        return EXIT_FAILED
-    return 0
-
-
-async def _awaited(work: Callable[[S], Awaitable[None]], settings: S) -> None:
-    await work(settings)
-
-
-def explain(error: ValidationError) -> str:
-    """Which settings are wrong and why, without their values: one of them may be a secret."""
-    return "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
-        for problem in error.errors(include_url=False, include_context=False, include_input=False)
-    )
-
-
-def kafka_security(settings: ServiceSettings) -> KafkaSecurity:
-    """How this process proves who it is to the brokers."""
-    return KafkaSecurity(
-        protocol=settings.kafka_security_protocol,
-        mechanism=settings.kafka_sasl_mechanism,
-        username=settings.kafka_username,
-        password=settings.kafka_password,
-    )
-
-
-def release() -> str:
-    """Version of the installed package."""
-    try:
-        return version("turnwire")
-    except PackageNotFoundError:
-        return "unpackaged"
 
 
 def _membership(settings: ServiceSettings) -> ConsumerSettings:

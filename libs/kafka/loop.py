@@ -119,11 +119,6 @@ class BatchLoop:
         """The handler this loop feeds."""
         return self._handler
 
-    @property
-    def is_running_a_batch(self) -> bool:
-        """Whether a batch is under way."""
-        return self._busy.locked()
-
     async def __call__(self, records: Sequence[RawRecord]) -> None:
         """Handle one poll. Nothing but the task's own cancellation leaves here."""
         async with self._busy:

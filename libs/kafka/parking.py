@@ -13,7 +13,6 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import orjson
 import structlog
 
-from libs import inbox
 from libs.kafka.records import DeadRecord, Delivery
 from libs.outbox import OutboxMessage, Relay, append_statement
 from libs.postgres import Database, Statement, Transaction, load_queries
@@ -97,11 +96,6 @@ class Parking:
 def purge_statement(keep_s: float, *, max_rows: int) -> Statement:
     """Drop dead letters older than ``keep_s`` seconds, ``max_rows`` at most; rows tell how many."""
     return _SQL["purge"], {"keep_s": keep_s, "max_rows": max_rows}
-
-
-def inbox_purge_statement(keep_s: float, *, max_rows: int) -> Statement:
-    """The same for the inbox; here so that a retention job needs one module."""
-    return inbox.purge_statement(keep_s, max_rows=max_rows)
 
 
 def _dead_id(record: DeadRecord) -> UUID:

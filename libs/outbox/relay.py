@@ -74,12 +74,6 @@ class Relay:
         self._wake = asyncio.Event()
         self._acknowledged: deque[tuple[int, float]] = deque()
         self._sent: OrderedDict[int, None] = OrderedDict()
-        self._oldest_s = 0.0
-
-    @property
-    def oldest_s(self) -> float:
-        """Age of the oldest waiting row at the last sweep, in seconds."""
-        return self._oldest_s
 
     def hand_over(self, messages: Sequence[OutboxMessage], ids: Sequence[int]) -> None:
         """Send rows that were just committed; never blocks and cannot fail.
@@ -211,7 +205,6 @@ class Relay:
             left = await self._database.fetch(_SQL["occupied"], {"buckets": sorted(foreign)})
             self._behind.difference_update(foreign.difference(row["bucket"] for row in left))
         status = (await self._database.fetch(_SQL["status"]))[0]
-        self._oldest_s = status["oldest_s"]
         self._metrics.outbox_pending.set(status["pending"])
         self._metrics.outbox_oldest_seconds.set(status["oldest_s"])
 

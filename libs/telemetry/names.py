@@ -70,19 +70,9 @@ def gen_ai_names(opt_in: str) -> GenAiNames:
     return _BY_VERSION["v1_36" if old else "latest"]
 
 
-def turn_span() -> str:
-    """Span of a turn, from its acceptance to its end."""
-    return f"invoke_agent {AGENT}"
-
-
 def model_call_span(model: str) -> str:
     """Span of one call of a model."""
     return f"chat {model}"
-
-
-def send_span(topic: str) -> str:
-    """Span of handing a record to Kafka."""
-    return f"send {topic}"
 
 
 def process_span(topic: str) -> str:

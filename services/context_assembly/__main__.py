@@ -4,8 +4,9 @@ import sys
 
 from libs import tokens
 from libs.catalogue import Catalogue
-from libs.process import Subscription, open_process, run, serve
+from libs.process import Subscription, open_process, serve
 from libs.service import Lifecycle
+from libs.startup import run
 from schemas.turns import TurnStartedV1
 from services.context_assembly.app import Adapters, build_app
 from services.context_assembly.settings import ContextSettings

@@ -6,18 +6,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 
-import uvloop
 from prometheus_client import CollectorRegistry
 
 from libs.clock import SystemClock
-from libs.errors import ChatError, QueueUnavailable
-from libs.garbage import collect_rarely
+from libs.errors import QueueUnavailable
 from libs.kafka.publisher import KafkaPublisher
-from libs.kafka.security import KafkaSecurity
 from libs.postgres import Database
 from libs.redis.doorbell import RedisDoorbell
 from libs.redis.live_stream import RedisLiveStream
-from libs.telemetry.logging import configure_logging, get_logger
+from libs.startup import kafka_security, run
+from libs.telemetry.logging import get_logger
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.ops_server import OK, Check, CheckResult, LoopLagWatchdog, OpsServer
 from libs.telemetry.tracing import configure_tracing
@@ -28,6 +26,7 @@ from services.frontend_gateway.settings import GatewaySettings
 from services.frontend_gateway.store import PostgresStore
 
 SERVICE = "frontend_gateway"
+EXIT_NOT_READY = 3
 CONNECT_AGAIN_S = 1.0  # between attempts to reach Kafka ahead of the first request
 
 Checks = Mapping[str, Check]
@@ -43,12 +42,7 @@ async def opened(
     publisher = KafkaPublisher(
         settings.kafka_bootstrap_servers,
         client_id=SERVICE,
-        security=KafkaSecurity(
-            protocol=settings.kafka_security_protocol,
-            mechanism=settings.kafka_sasl_mechanism,
-            username=settings.kafka_username,
-            password=settings.kafka_password,
-        ),
+        security=kafka_security(settings),
         timeout_s=settings.acceptance_wait_s,
     )
     redis_url = settings.redis_url.get_secret_value()
@@ -147,18 +141,13 @@ async def _end_at_signal(gateway: Gateway, server: Server) -> None:
     await gateway.drain()
 
 
+def _settings() -> GatewaySettings:
+    return GatewaySettings()  # type: ignore[call-arg]  # from the environment
+
+
 def main() -> int:
-    """Exit status: 0 after an orderly end, 3 if something needed is not there."""
-    settings = GatewaySettings()  # type: ignore[call-arg]  # the environment has them
-    configure_logging(SERVICE, log_format=settings.log_format)
-    collect_rarely()
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except ChatError as error:
-        get_logger().error("gateway.failed", error=error.code, says=str(error))
-        return 3
-    return 0
+    """Exit status: 0 after an orderly end, 2 for wrong settings, 3 if something is not there."""
+    return run(SERVICE, _settings, serve, exit_failed=EXIT_NOT_READY)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import sys
 
 from libs import tokens
 from libs.catalogue import Catalogue
-from libs.process import Subscription, open_process, redis_check, run, serve
+from libs.process import Subscription, open_process, redis_check, serve
 from libs.redis.live_stream import RedisLiveStream
 from libs.service import Lifecycle
+from libs.startup import run
 from schemas.generations import GenerationCompletedV1
 from schemas.requests import TurnRequestedV1
 from schemas.steps import StepPlannedV1

@@ -3,9 +3,10 @@
 import sys
 
 from libs.catalogue import Catalogue
-from libs.process import Subscription, open_process, redis_check, run, serve
+from libs.process import Subscription, open_process, redis_check, serve
 from libs.redis.live_stream import RedisLiveStream
 from libs.service import Lifecycle
+from libs.startup import run
 from libs.telemetry.ops_server import OK, Check, CheckResult
 from schemas.steps import StepPlannedV1
 from schemas.turns import TurnEndedV1
