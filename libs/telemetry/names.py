@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 Semconv = Literal["latest", "v1_36"]
 
-AGENT: Final = "turnwire"
 
 TURN_ID: Final = "turnwire.turn.id"
 TURN_STATUS: Final = "turnwire.turn.status"
