@@ -18,7 +18,7 @@ from deploy.local.ports import pick_port
 from deploy.local.processes import ServiceSpec
 from libs import ids
 from tests.rig.client import Client
-from tests.rig.house import ApiKey, House
+from tests.rig.house import REST_WITHIN_S, ApiKey, House
 from tests.rig.provider import Rule
 from tests.rig.waiting import until
 
@@ -106,7 +106,12 @@ class Web:
         )
 
     async def stored(self) -> dict[str, int]:
-        """Rows of this key's tenant, by table."""
+        """Rows of this key's tenant, by table, once nothing is on its way any more.
+
+        The work of an ended turn is deleted when its `turn.ended` is read, which is after the end.
+        """
+        await self.house.come_to_rest()
+        await until(self._no_work_is_left, within_s=REST_WITHIN_S)
         counts = ", ".join(
             f'(select count(*) from {table} where tenant_id = t.id) as "{table}"'  # noqa: S608
             for table in TABLES
@@ -116,6 +121,11 @@ class Web:
             self.key.tenant_id,
         )
         return row
+
+    async def _no_work_is_left(self) -> bool:
+        return not await self.house.rows(
+            "select from llm_gateway.work where tenant_id = %s", self.key.tenant_id
+        )
 
 
 @dataclass(frozen=True, slots=True)
