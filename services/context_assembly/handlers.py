@@ -193,10 +193,9 @@ class TurnHandlers:
         facts: BatchFacts,
         counted: dict[TextKey, int],
     ) -> list[Outcome]:
-        """Plan every step, reading the texts of the chosen messages only."""
+        """Plan every step; long texts are read only of the chosen messages."""
         drafts = [draft(start, counted) for start in due]
-        needed = set(chain.from_iterable(drafted.texts_needed for drafted in drafts))
-        missing = needed.difference(facts.texts)
+        missing = set(chain.from_iterable(drafted.texts_missing for drafted in drafts))
         texts = dict(facts.texts)
         if missing:
             asked = asyncio.create_task(transaction.texts(missing))
@@ -207,11 +206,15 @@ class TurnHandlers:
                 texts |= await asked
         else:
             plans = [judge(drafted) for drafted in drafts]
-        by_tenant: dict[UUID, dict[str, str]] = {}
+        asked_for: dict[UUID, dict[str, str]] = {}
         for key, text in texts.items():
-            by_tenant.setdefault(key.tenant_id, {})[str(key.message_id)] = text
+            asked_for.setdefault(key.tenant_id, {})[str(key.message_id)] = text
         return [
-            self._finish(judged, by_tenant.get(judged.start.event.tenant_id, {}))
+            self._finish(
+                judged,
+                judged.start.reading.short_texts()
+                | asked_for.get(judged.start.event.tenant_id, {}),
+            )
             for judged in plans
         ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.context_assembly.ports import (
+    SHORT_TEXT_BYTES,
     BatchEffects,
     BatchFacts,
     BatchQuestion,
@@ -127,6 +128,7 @@ class MemoryPlanning:
                 tokens=m.tokens.get(cursor.tokenizer),
                 length=m.stored.length,
                 said_at=m.stored.said_at,
+                short_text=m.text if m.stored.length <= SHORT_TEXT_BYTES else None,
             )
             for m in self._rows.history
             if (m.tenant_id, m.conversation_id, m.branch_id)

@@ -23,7 +23,15 @@ from services.context_assembly.core.plan import (
     TurnToPlan,
     to_document,
 )
-from services.context_assembly.ports import PAGE_ROWS, Cursor, NewStep, StepKey, TextKey, TurnKey
+from services.context_assembly.ports import (
+    PAGE_ROWS,
+    SHORT_TEXT_BYTES,
+    Cursor,
+    NewStep,
+    StepKey,
+    TextKey,
+    TurnKey,
+)
 from services.context_assembly.reading import Reading
 
 if TYPE_CHECKING:
@@ -123,13 +131,13 @@ class Draft:
     suffix: Suffix | None
 
     @property
-    def texts_needed(self) -> list[TextKey]:
-        """Stored messages that will be shown."""
+    def texts_missing(self) -> list[TextKey]:
+        """Stored messages that will be shown, and whose text did not come with the history."""
         if self.suffix is None:
             return []
         tenant = self.start.event.tenant_id
         rows = chain.from_iterable(group.rows for group in self.suffix.kept)
-        return [self.start.current, *(TextKey(tenant, row.message_id) for row in rows)]
+        return [TextKey(tenant, row.message_id) for row in rows if row.length > SHORT_TEXT_BYTES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ PAGE_ROWS = 50
 """Rows of history are read in multiples of this, so about this many more than fit are touched."""
 
 
+SHORT_TEXT_BYTES = 2_000
+"""Texts up to here come with the history; ``ingestion.history_v1`` says the same."""
+
+
 class TextKey(NamedTuple):
     """A stored message."""
 
@@ -64,11 +68,13 @@ class Cursor:
 
 
 class StoredMessage(NamedTuple):
-    """A message of a conversation's history, without its text; a tuple, since hundreds are read.
+    """A message of a conversation's history; a tuple, since hundreds are read.
 
     Attributes:
         tokens: In the asked tokenizer; None if it was not counted with that one.
         length: Bytes of the text in UTF-8.
+        short_text: Of a text that is not longer than ``SHORT_TEXT_BYTES``; others are asked for
+            once they are known to be shown.
     """
 
     message_id: UUID
@@ -79,6 +85,7 @@ class StoredMessage(NamedTuple):
     tokens: int | None
     length: int
     said_at: datetime
+    short_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ select s.tenant_id, s.step_id
 -- name: history
 -- One page for each branch asked, newest first; arrays are parallel.
 select h.branch_id, h.message_id, h.turn_id, h.seq, h.role, h.status, h.tokens,
-       h.length, h.said_at
+       h.length, h.said_at, h.short_text
   from ingestion.history_v1(
          %(tenants)s::uuid[], %(conversations)s::uuid[], %(branches)s::uuid[],
          %(before_seqs)s::bigint[], %(tokenizers)s::text[], %(max_rows)s::int) as h;

@@ -91,6 +91,14 @@ class Reading:
         self.stored += page
         self.is_complete = len(page) < asked.rows
 
+    def short_texts(self) -> dict[str, str]:
+        """Texts that came along with what was read, by message id."""
+        return {
+            str(message.message_id): message.short_text
+            for message in self.stored
+            if message.short_text is not None
+        }
+
     def uncounted(self, counted: Mapping[TextKey, int]) -> list[TextKey]:
         """Messages of which nobody knows the number of tokens."""
         tenant = self.start.tenant_id

@@ -312,6 +312,7 @@ def _pages(rows: Iterable[dict[str, Any]], cursors: Sequence[Cursor]) -> list[li
                 row["tokens"],
                 row["length"],
                 row["said_at"],
+                row["short_text"],
             )
         )
     return list(pages.values())

@@ -17,6 +17,10 @@ from services.ingestion.tokens import CatalogueTokens
 
 SERVICE = "ingestion"
 
+STEPS_GATHER_MS = 40
+"""That a step was planned only moves its turn to `generating`. Read at once, it would take cores
+from the very step it tells of; an eye does not see that it comes a few frames later."""
+
 
 async def work(settings: IngestionSettings) -> None:
     """Open everything, work until SIGTERM or SIGINT, close everything.
@@ -47,7 +51,7 @@ async def work(settings: IngestionSettings) -> None:
             process,
             [
                 Subscription(app.requests, TurnRequestedV1),
-                Subscription(app.context, StepPlannedV1),
+                Subscription(app.context, StepPlannedV1, gather_ms=STEPS_GATHER_MS),
                 Subscription(app.generation, GenerationCompletedV1),
             ],
             lifecycle=Lifecycle(background=app.background),

@@ -17,23 +17,48 @@ select e.turn_id, t.status
   ) t on true;
 
 -- name: accept
-insert into work (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
-                  causation_id, traceparent, deadline_at, state, base_attempt, attempt, run_after,
-                  created_at, progressed_at)
-select e.step_id, e.tenant_id, e.conversation_id, e.turn_id, e.lane, e.step_no, e.seq, e.model,
-       e.fingerprint, e.causation_id, e.traceparent, e.deadline_at, 'ready', made.attempt, made.attempt,
-       turnwire.clock(), turnwire.clock(), turnwire.clock()
-  from unnest(%(step_ids)s::uuid[], %(tenants)s::uuid[], %(conversation_ids)s::uuid[],
-              %(turn_ids)s::uuid[], %(lanes)s::uuid[], %(step_nos)s::int[], %(seqs)s::bigint[],
-              %(models)s::text[], %(fingerprints)s::text[], %(causation_ids)s::uuid[],
-              %(traceparents)s::text[], %(deadlines)s::timestamptz[])
-       as e (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
-             causation_id, traceparent, deadline_at)
- cross join lateral (
-   select coalesce(max(w.attempt), 0) as attempt from work w where w.turn_id = e.turn_id
- ) as made
-on conflict (step_id) do nothing
-returning step_id;
+-- Decides and writes at once: the statement before has taken the locks, so nothing that is read here
+-- changes until the commit. An event of a turn that exists is noted in the inbox; its step becomes
+-- work unless it was noted before or the turn has ended. One row per event comes back: status is null
+-- where no turn of that tenant and conversation exists, step_id where there is new work.
+with asked as (
+  select * from unnest(%(step_ids)s::uuid[], %(tenants)s::uuid[], %(conversation_ids)s::uuid[],
+                       %(turn_ids)s::uuid[], %(lanes)s::uuid[], %(step_nos)s::int[], %(seqs)s::bigint[],
+                       %(models)s::text[], %(fingerprints)s::text[], %(event_ids)s::uuid[],
+                       %(traceparents)s::text[], %(deadlines)s::timestamptz[])
+             as e (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
+                   event_id, traceparent, deadline_at)
+), judged as (
+  select e.*, t.status
+    from asked e
+    left join lateral (
+      select x.status from ingestion.turns_v1 x
+       where x.tenant_id = e.tenant_id and x.id = e.turn_id and x.conversation_id = e.conversation_id
+       limit 1
+    ) t on true
+), noted as (
+  insert into inbox (consumer, event_id, at)
+  select %(consumer)s, j.event_id, turnwire.clock() from judged j where j.status is not null
+      on conflict do nothing
+  returning event_id
+), accepted as (
+  insert into work (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
+                    causation_id, traceparent, deadline_at, state, base_attempt, attempt, run_after,
+                    created_at, progressed_at)
+  select j.step_id, j.tenant_id, j.conversation_id, j.turn_id, j.lane, j.step_no, j.seq, j.model,
+         j.fingerprint, j.event_id, j.traceparent, j.deadline_at, 'ready', made.attempt, made.attempt,
+         turnwire.clock(), turnwire.clock(), turnwire.clock()
+    from judged j
+    join noted n on n.event_id = j.event_id
+   cross join lateral (
+     select coalesce(max(w.attempt), 0) as attempt from work w where w.turn_id = j.turn_id
+   ) as made
+   where j.status <> all (%(ended_statuses)s::text[])
+      on conflict (step_id) do nothing
+  returning step_id
+)
+select j.turn_id, j.status, a.step_id
+  from judged j left join accepted a on a.step_id = j.step_id;
 
 -- name: claim_accepted
 -- Of these steps, those whose lane is free. The unique index work_one_running decides a race.

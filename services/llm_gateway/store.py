@@ -81,50 +81,18 @@ class Store:
     async def accept(
         self, consumer: str, events: Sequence[Event[StepPlannedV1]], *, room: int
     ) -> Accepted:
-        """Take planned steps over and claim up to ``room`` of them, in one transaction.
+        """Take planned steps over and claim up to ``room`` of them, in one round trip.
 
-        A repeat and a step of an ended turn change nothing. A step in a lane that is busy, or
-        beyond the room, waits for ``claim``.
+        A repeat and a step of an ended turn change nothing; the event of an unknown turn is not
+        noted. A step in a lane that is busy, or beyond the room, waits for ``claim``.
         """
-        by_id = {event.id: event for event in events}
-        ids = list(by_id)
-        async with self._database.transaction({e.tenant_id for e in events}) as tx:
-            _, seen_rows, turn_rows = await tx.batch(
-                [
-                    _lock({e.conversation_id for e in events}),
-                    inbox.seen_statement(consumer, ids),
-                    (_SQL["known_turns"], _turns_of(list(by_id.values()))),
-                ]
-            )
-            seen = {row["event_id"] for row in seen_rows}
-            status = {row["turn_id"]: row["status"] for row in turn_rows}
-            unseen = [e for e in by_id.values() if e.id not in seen]
-            fresh = [e for e in unseen if status[e.turn_id] is not None]
-            wanted = [e for e in fresh if status[e.turn_id] not in TERMINAL_STATUSES]
-            claimed, inserted = await self._accept_and_commit(
-                tx, consumer, recorded=fresh, wanted=wanted, room=room
-            )
-        unknown = tuple(e.turn_id for e in unseen if status[e.turn_id] is None)
-        failpoint("llm.after_accept")
-        return Accepted(claimed, max(0, inserted - len(claimed)), unknown)
-
-    async def _accept_and_commit(
-        self,
-        tx: Transaction,
-        consumer: str,
-        *,
-        recorded: Sequence[Event[StepPlannedV1]],
-        wanted: Sequence[Event[StepPlannedV1]],
-        room: int,
-    ) -> tuple[tuple[Claim, ...], int]:
-        if not recorded:
-            return (), 0
-        claims = bool(wanted) and room > 0
-        statements: list[Statement] = []
-        if wanted:
-            statements.append((_SQL["accept"], _accept_parameters(wanted)))
-        if claims:
-            step_ids = [event.data.step_id for event in wanted]
+        asked = list({event.id: event for event in events}.values())
+        statements = [
+            _lock({event.conversation_id for event in asked}),
+            (_SQL["accept"], _accept_parameters(consumer, asked)),
+        ]
+        if room > 0:
+            step_ids = [event.data.step_id for event in asked]
             statements += [
                 (
                     _SQL["claim_accepted"],
@@ -132,12 +100,20 @@ class Store:
                 ),
                 (
                     _SQL["payloads"],
-                    {"tenants": [event.tenant_id for event in wanted], "step_ids": step_ids},
+                    {"tenants": [event.tenant_id for event in asked], "step_ids": step_ids},
                 ),
             ]
-        results = await tx.commit_with([*statements, *self._recorded(consumer, recorded)])
-        inserted = len(results[0]) if wanted else 0
-        return (_claims(results[1], results[2]) if claims else ()), inserted
+        async with self._database.transaction({event.tenant_id for event in asked}) as tx:
+            # Nothing is left to decide between reading and writing, so one round trip does both.
+            results = await tx.commit_with(
+                [*statements, *closing_statements((), self._relay.take_acknowledged())]
+            )
+        failpoint("llm.after_accept")
+        judged = results[1]
+        claimed = _claims(results[2], results[3]) if room > 0 else ()
+        inserted = sum(row["step_id"] is not None for row in judged)
+        unknown = tuple(row["turn_id"] for row in judged if row["status"] is None)
+        return Accepted(claimed, max(0, inserted - len(claimed)), unknown)
 
     async def claim(self, room: int) -> tuple[Claim, ...]:
         """Claim up to ``room`` waiting steps whose lane is free, with their payloads."""
@@ -460,8 +436,12 @@ def _pairs_of(events: Sequence[Event[Any]]) -> dict[str, list[UUID]]:
     }
 
 
-def _accept_parameters(events: Sequence[Event[StepPlannedV1]]) -> dict[str, list[Any]]:
+def _accept_parameters(
+    consumer: str, events: Sequence[Event[StepPlannedV1]]
+) -> dict[str, str | list[Any]]:
     return {
+        "consumer": consumer,
+        "ended_statuses": sorted(TERMINAL_STATUSES),
         "step_ids": [e.data.step_id for e in events],
         "tenants": [e.tenant_id for e in events],
         "conversation_ids": [e.conversation_id for e in events],
@@ -471,7 +451,7 @@ def _accept_parameters(events: Sequence[Event[StepPlannedV1]]) -> dict[str, list
         "seqs": [e.data.seq for e in events],
         "models": [e.data.model for e in events],
         "fingerprints": [e.data.fingerprint for e in events],
-        "causation_ids": [e.id for e in events],
+        "event_ids": [e.id for e in events],
         "traceparents": [e.traceparent for e in events],
         "deadlines": [e.data.deadline_at for e in events],
     }

@@ -17,24 +17,27 @@ set local search_path = ingestion, turnwire, pg_catalog;
 -- The one place that decides what is history: messages below before_seq whose turn has ended; of
 -- the user all, of the assistant what has text. Newest first per wanted row. Touches about
 -- max_rows rows however long the conversation is.
+-- A text of up to 2,000 bytes comes along: it stands in the row that is read anyway. A longer one is
+-- stored out of line, and is asked for by message_texts_v1 once it is known to be shown.
 create function history_v1(
   tenants uuid[], conversation_ids uuid[], branch_ids uuid[], before_seqs bigint[],
   tokenizers text[], max_rows int
 ) returns table (
   tenant_id uuid, conversation_id uuid, branch_id uuid, message_id uuid, turn_id uuid, seq bigint,
   role text, status text, tokens int, length int, observed_no bigint, said_at timestamptz,
-  time_zone text
+  time_zone text, short_text text
 )
 language sql stable security definer set search_path = ingestion, turnwire, pg_catalog
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
   select wanted.tenant_id, wanted.conversation_id, wanted.branch_id, h.id, h.turn_id, h.seq,
-         h.role, h.status, k.tokens, h.length, h.observed_no, h.said_at, h.time_zone
+         h.role, h.status, k.tokens, h.length, h.observed_no, h.said_at, h.time_zone, h.short_text
     from unnest($1, $2, $3, $4, $5) with ordinality
          as wanted (tenant_id, conversation_id, branch_id, before_seq, tokenizer, no)
     join branches b on b.tenant_id = wanted.tenant_id and b.conversation_id = wanted.conversation_id
                    and b.id = wanted.branch_id and b.kind in ('main', 'sibling')
    cross join lateral (
-     select m.id, m.turn_id, m.seq, m.role, m.status, m.length, m.observed_no, m.said_at, m.time_zone
+     select m.id, m.turn_id, m.seq, m.role, m.status, m.length, m.observed_no, m.said_at, m.time_zone,
+            case when m.length <= 2000 then m.text end as short_text
        from messages m
       where (m.tenant_id = wanted.tenant_id) is true
         and m.conversation_id = wanted.conversation_id
