@@ -7,11 +7,14 @@ from libs.catalogue import Catalogue
 from libs.process import Subscription, open_process, serve
 from libs.service import Lifecycle
 from libs.startup import run
-from schemas.turns import TurnStartedV1
+from schemas.turns import TurnEndedV1, TurnStartedV1
 from services.context_assembly.app import Adapters, build_app
 from services.context_assembly.settings import ContextSettings
 
 SERVICE = "context_assembly"
+
+ENDS_GATHER_MS = 200
+"""Cleaning up after a turn is in no hurry."""
 
 
 async def work(settings: ContextSettings) -> None:
@@ -37,7 +40,10 @@ async def work(settings: ContextSettings) -> None:
         )
         await serve(
             process,
-            [Subscription(app.turns, TurnStartedV1)],
+            [
+                Subscription(app.turns, TurnStartedV1),
+                Subscription(app.endings, TurnEndedV1, gather_ms=ENDS_GATHER_MS),
+            ],
             lifecycle=Lifecycle(background=app.background),
         )
 

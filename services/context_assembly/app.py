@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from services.context_assembly.core.budget import ModelLimits
 from services.context_assembly.core.plan import SystemPolicy
+from services.context_assembly.endings import CONSUMER as ENDINGS
+from services.context_assembly.endings import EndHandlers
+from services.context_assembly.estimates import EstimateWatch
 from services.context_assembly.handlers import CONSUMER, TurnHandlers
 from services.context_assembly.planning import Policies
 from services.context_assembly.store import PostgresStore
@@ -46,6 +49,7 @@ class App:
     """
 
     turns: TurnHandlers
+    endings: EndHandlers
     background: Mapping[str, Callable[[], Awaitable[None]]]
 
 
@@ -67,14 +71,22 @@ def build_app(settings: ContextSettings, adapters: Adapters) -> App:
         limits=limits,
         sampled_per_mille=settings.capture_per_mille,
     )
+    estimates = EstimateWatch(adapters.metrics)
     turns = TurnHandlers(
         PostgresStore(adapters.database, adapters.relay, consumer=CONSUMER),
         policies=policies(settings, adapters.catalogue),
+        estimates=estimates,
         clock=adapters.clock,
         metrics=adapters.metrics,
         tracing=adapters.tracing,
     )
-    return App(turns, {"retelling": reteller.run, "retention": retention.run})
+    endings = EndHandlers(
+        PostgresStore(adapters.database, adapters.relay, consumer=ENDINGS),
+        estimates=estimates,
+        metrics=adapters.metrics,
+        sampled_per_mille=settings.capture_per_mille,
+    )
+    return App(turns, endings, {"retelling": reteller.run, "retention": retention.run})
 
 
 def policies(settings: ContextSettings, catalogue: Catalogue) -> Policies:
@@ -87,7 +99,6 @@ def policies(settings: ContextSettings, catalogue: Catalogue) -> Policies:
         limits_of=limits_of,
         system=SystemPolicy(settings.system_policy_text, settings.system_policy_version),
         step_limit=timedelta(seconds=settings.step_deadline_s),
-        sampled_per_mille=settings.capture_per_mille,
     )
 
 

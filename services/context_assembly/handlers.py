@@ -1,4 +1,4 @@
-"""Handles topic ``turn.events``: a started turn gets its plan, an ended one loses its payloads."""
+"""Handles topic ``turn.events``: a started turn gets its plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from libs.telemetry import names
 from libs.telemetry.logging import get_logger
 from libs.tokens import count
 from schemas.registry import TURN_EVENTS
-from schemas.turns import TurnEndedV1, TurnStartedV1
+from schemas.turns import TurnStartedV1
 from services.context_assembly.core.plan import ASSEMBLY_REVISION, PromptPlan
-from services.context_assembly.core.posture import keeps_payload
 from services.context_assembly.counting import COUNT_IN_TRANSACTION_CHARACTERS, Counter
-from services.context_assembly.estimates import EstimateWatch
 from services.context_assembly.planning import (
     Judged,
     Moment,
@@ -31,9 +29,7 @@ from services.context_assembly.ports import (
     BatchEffects,
     BatchFacts,
     BatchQuestion,
-    EndedTurn,
     TextKey,
-    TurnKey,
 )
 from services.context_assembly.reading import FirstPages, read_histories
 from services.context_assembly.store import (
@@ -54,6 +50,7 @@ if TYPE_CHECKING:
     from libs.telemetry.metrics import Metrics
     from libs.telemetry.tracing import Tracing
     from schemas.envelope import Event
+    from services.context_assembly.estimates import EstimateWatch
     from services.context_assembly.ports import PlanningStore, PlanningTransaction
 
 CONSUMER: Final = "context_assembly.turns"
@@ -87,17 +84,18 @@ class TurnHandlers:
         store: PlanningStore,
         *,
         policies: Policies,
+        estimates: EstimateWatch,
         clock: Clock,
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
         self._store = store
         self._policies = policies
+        self._estimates = estimates
         self._clock = clock
         self._metrics = metrics
         self._tracing = tracing
         self._log = get_logger()
-        self._estimates = EstimateWatch(metrics)
         self._first_pages = FirstPages()
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
@@ -105,19 +103,16 @@ class TurnHandlers:
         return [None] * len(deliveries)
 
     async def handle(self, batch: Sequence[Delivery]) -> None:
-        """Plan started turns and clean up after ended ones; the same records again change nothing.
+        """Plan started turns; the same records again change nothing.
 
         Raises:
             UnknownTurn: A turn's identity does not match its owner's row.
             StoreUnavailable: Run the batch again.
         """
         events = {d.event.id: d.event for d in batch if not d.event.replay}.values()
-        ended = [event for event in events if isinstance(event.data, TurnEndedV1)]
-        *before, last = _rounds(event for event in events if isinstance(event.data, TurnStartedV1))
-        for started in before:
-            await self._handle(started, ())
-        if last or ended:
-            await self._handle(last, ended)
+        started = _rounds(event for event in events if isinstance(event.data, TurnStartedV1))
+        for members in started:
+            await self._handle(members)
 
     async def ending_of(
         self, delivery: Delivery, transaction: Transaction, reason: str
@@ -140,46 +135,38 @@ class TurnHandlers:
         self._log.error("context.turn_dead_lettered", **_identity(event), reason=reason)
         return (step.message,)
 
-    async def _handle(
-        self, started: Sequence[Event[TurnStartedV1]], ended: Sequence[Event[TurnEndedV1]]
-    ) -> None:
+    async def _handle(self, started: Sequence[Event[TurnStartedV1]]) -> None:
         counted: dict[TextKey, int] = {}
-        if await self._attempt(started, ended, counted):
+        if await self._attempt(started, counted):
             return
         # Counting may take long, so no transaction is open meanwhile. Then once more from the
         # start, with everything counted.
         await self._count_all(started, counted)
-        if not await self._attempt(started, ended, counted):
+        if not await self._attempt(started, counted):
             msg = "a message of the history is still not counted; the batch is read again"
             raise TokensUncounted(msg)
 
     async def _attempt(
-        self,
-        started: Sequence[Event[TurnStartedV1]],
-        ended: Sequence[Event[TurnEndedV1]],
-        counted: dict[TextKey, int],
+        self, started: Sequence[Event[TurnStartedV1]], counted: dict[TextKey, int]
     ) -> bool:
         """Do all in one transaction; False, and nothing written, if a message is not counted."""
         starts = [self._start(event) for event in started]
-        events: list[Event[Any]] = [*started, *ended]
-        async with self._store.transaction({event.tenant_id for event in events}) as transaction:
-            facts = await transaction.facts(_question(events, starts))
+        tenants = {event.tenant_id for event in started}
+        async with self._store.transaction(tenants) as transaction:
+            facts = await transaction.facts(_question(starts))
             due = _due(starts, facts)
             if not _set_current_tokens(due, facts, counted):
                 return False
             if await read_histories([start.reading for start in due], transaction, counted):
                 return False
             outcomes = await self._plan(due, transaction, facts, counted)
-            fresh = [event.id for event in events if event.id not in facts.seen]
+            fresh = [event.id for event in started if event.id not in facts.seen]
             if fresh:
                 steps = [outcome.step for outcome in outcomes]
-                gone = [self._ended(event) for event in ended if event.id not in facts.seen]
-                await transaction.commit(BatchEffects(fresh, steps=steps, ended=gone))
-        self._report_repeats(len(events) - len(fresh))
+                await transaction.commit(BatchEffects(fresh, steps=steps))
+        self._report_repeats(len(started) - len(fresh))
         for outcome in outcomes:
             self._report(outcome)
-        for event in ended:
-            self._estimates.ended(event.turn_id, event.data)
         return True
 
     def _start(self, event: Event[TurnStartedV1]) -> Start:
@@ -251,17 +238,6 @@ class TurnHandlers:
             start.set_current_tokens(counted[start.current])
         await read_histories([start.reading for start in starts], reader, counted, counter=counter)
 
-    def _ended(self, event: Event[TurnEndedV1]) -> EndedTurn:
-        data = event.data
-        is_kept = keeps_payload(
-            event.turn_id,
-            data.status,
-            data.reason,
-            sampled_per_mille=self._policies.sampled_per_mille,
-        )
-        key = TurnKey(event.tenant_id, event.turn_id)
-        return EndedTurn(key, (data.reason or data.status) if is_kept else None)
-
     def _report_repeats(self, repeats: int) -> None:
         if repeats:
             self._metrics.inbox_duplicates_total.labels(consumer=CONSUMER).inc(repeats)
@@ -291,10 +267,9 @@ class TurnHandlers:
 def _rounds(started: Iterable[Event[TurnStartedV1]]) -> list[list[Event[TurnStartedV1]]]:
     """Divide started turns so that no two of a round share a branch, in their order.
 
-    Two of one branch meet only after an outage, when the first has ended meanwhile. There is
-    always one round, which may be empty.
+    Two of one branch meet only after an outage, when the first has ended meanwhile.
     """
-    rounds: list[dict[UUID, Event[TurnStartedV1]]] = [{}]
+    rounds: list[dict[UUID, Event[TurnStartedV1]]] = []
     for event in started:
         branch = event.data.branch_id
         free = next((members for members in rounds if branch not in members), None)
@@ -305,10 +280,10 @@ def _rounds(started: Iterable[Event[TurnStartedV1]]) -> list[list[Event[TurnStar
     return [list(members.values()) for members in rounds]
 
 
-def _question(events: Iterable[Event[Any]], starts: Sequence[Start]) -> BatchQuestion:
+def _question(starts: Sequence[Start]) -> BatchQuestion:
     return BatchQuestion(
-        event_ids=[event.id for event in events],
-        conversations={event.conversation_id for event in events},
+        event_ids=[start.event.id for start in starts],
+        conversations={start.event.conversation_id for start in starts},
         turns=[start.turn for start in starts],
         steps=[start.step for start in starts],
         cursors=[start.reading.start for start in starts],

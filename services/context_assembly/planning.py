@@ -56,13 +56,11 @@ class Policies:
     Attributes:
         limits_of: The limits of a model by name; None asks for the default model.
         step_limit: Longest time a step may take; the turn's own deadline may come first.
-        sampled_per_mille: Share of payloads kept although nothing went wrong.
     """
 
     limits_of: Callable[[str | None], ModelLimits]
     system: SystemPolicy
     step_limit: timedelta
-    sampled_per_mille: int
 
 
 @dataclass(frozen=True, slots=True)

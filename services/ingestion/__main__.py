@@ -17,9 +17,9 @@ from services.ingestion.tokens import CatalogueTokens
 
 SERVICE = "ingestion"
 
-STEPS_GATHER_MS = 40
+STEPS_GATHER_MS = 100
 """That a step was planned only moves its turn to `generating`. Read at once, it would take cores
-from the very step it tells of; an eye does not see that it comes a few frames later."""
+from the very step it tells of; nobody waits for it: the live stream says so by itself."""
 
 
 async def work(settings: IngestionSettings) -> None:

@@ -1,6 +1,6 @@
 """Worlds in which turns are planned: one in memory, one in Postgres, the same questions to both."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,8 +15,8 @@ from psycopg.rows import dict_row
 from libs import ids
 from libs.clock import SystemClock
 from libs.kafka import Delivery, MemoryPublisher
-from libs.outbox import Relay
-from libs.postgres import Database
+from libs.outbox import OutboxMessage, Relay
+from libs.postgres import Database, Transaction
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.tracing import Tracing
 from libs.tokens import count
@@ -25,6 +25,8 @@ from schemas.registry import TURN_EVENTS, decode
 from schemas.turns import TerminalStatus, TurnEndedV1, TurnStartedV1
 from services.context_assembly.core.budget import ModelLimits
 from services.context_assembly.core.plan import SystemPolicy
+from services.context_assembly.endings import EndHandlers
+from services.context_assembly.estimates import EstimateWatch
 from services.context_assembly.handlers import CONSUMER, TurnHandlers
 from services.context_assembly.memory import MemoryMessage, MemoryRows, MemoryStore
 from services.context_assembly.planning import Policies
@@ -193,6 +195,25 @@ def _event(chat: Chat, turn: UUID, data: Any) -> Event[Any]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """Both consumers of ``turn.events``, which meet every record one after the other."""
+
+    turns: TurnHandlers
+    endings: EndHandlers
+
+    async def handle(self, batch: Sequence[Delivery]) -> None:
+        """Plan, then clean up."""
+        await self.turns.handle(batch)
+        await self.endings.handle(batch)
+
+    async def ending_of(
+        self, delivery: Delivery, transaction: Transaction, reason: str
+    ) -> Sequence[OutboxMessage]:
+        """How the planning consumer ends the turn of a parked record."""
+        return await self.turns.ending_of(delivery, transaction, reason)
+
+
 def handlers(
     world: World,
     *,
@@ -200,7 +221,7 @@ def handlers(
     policy: SystemPolicy | None = None,
     registry: CollectorRegistry | None = None,
     sampled_per_mille: int = 0,
-) -> TurnHandlers:
+) -> Handlers:
     """The real handlers over a world's store."""
 
     def limits_of(model: str | None) -> ModelLimits:
@@ -214,14 +235,24 @@ def handlers(
         limits_of=limits_of,
         system=policy or SystemPolicy("", "1"),
         step_limit=timedelta(seconds=180),
-        sampled_per_mille=sampled_per_mille,
     )
-    return TurnHandlers(
-        world.store,
-        policies=policies,
-        clock=SystemClock(),
-        metrics=Metrics(registry or CollectorRegistry()),
-        tracing=Tracing(),
+    metrics = Metrics(registry or CollectorRegistry())
+    estimates = EstimateWatch(metrics)
+    return Handlers(
+        TurnHandlers(
+            world.store,
+            policies=policies,
+            estimates=estimates,
+            clock=SystemClock(),
+            metrics=metrics,
+            tracing=Tracing(),
+        ),
+        EndHandlers(
+            world.store,
+            estimates=estimates,
+            metrics=metrics,
+            sampled_per_mille=sampled_per_mille,
+        ),
     )
 
 

@@ -80,7 +80,7 @@ def loop_of(world: PostgresWorld) -> BatchLoop:
     metrics = Metrics(CollectorRegistry())
     parking = Parking(world.database, world.relay, consumer=CONSUMER, metrics=metrics)
     return BatchLoop(
-        handlers(world), decode=decode, parking=parking, clock=SystemClock(), metrics=metrics
+        handlers(world).turns, decode=decode, parking=parking, clock=SystemClock(), metrics=metrics
     )
 
 
