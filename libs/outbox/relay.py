@@ -42,6 +42,9 @@ JANITOR_S = 0.25
 MAX_DELETES_PER_TRANSACTION = 2_000
 """Bounds what a service's own transaction carries along."""
 
+TURNS_TO_THE_WIRE = 4
+"""Turns of the event loop from a hand-over to the write: relay, producer, its sender, socket."""
+
 RETRY_S = 0.5
 """Pause after a failed round, so that a missing broker is not asked in a tight loop."""
 
@@ -74,6 +77,7 @@ class Relay:
         self._wake = asyncio.Event()
         self._acknowledged: deque[tuple[int, float]] = deque()
         self._sent: OrderedDict[int, None] = OrderedDict()
+        self._is_moving = False
 
     def hand_over(self, messages: Sequence[OutboxMessage], ids: Sequence[int]) -> None:
         """Send rows that were just committed; never blocks and cannot fail.
@@ -89,6 +93,11 @@ class Relay:
             self._handed.append(_Row(row_id, message))
         self._wake.set()
 
+    async def let_pass(self) -> None:
+        """Let rows that were just handed over reach the wire before something less urgent runs."""
+        for _ in range(TURNS_TO_THE_WIRE):
+            await asyncio.sleep(0)
+
     def take_acknowledged(self) -> list[int]:
         """Ids for ``delete_statement`` in the caller's transaction.
 
@@ -103,8 +112,11 @@ class Relay:
         try:
             while True:
                 try:
-                    if self._clock.monotonic() >= next_sweep_s or self._behind:
+                    is_due = self._clock.monotonic() >= next_sweep_s
+                    if is_due or self._behind:
                         await self._sweep()
+                    if is_due:
+                        await self._measure()
                         next_sweep_s = self._clock.monotonic() + SWEEP_S
                     await self._send_handed()
                     await self._delete_stale()
@@ -127,7 +139,8 @@ class Relay:
 
     async def _pause(self, next_sweep_s: float) -> None:
         if self._behind:
-            await self._clock.sleep(RETRY_S)
+            if not self._is_moving:
+                await self._clock.sleep(RETRY_S)
             return
         wait_s = max(0.0, next_sweep_s - self._clock.monotonic())
         if self._acknowledged:
@@ -147,14 +160,14 @@ class Relay:
             # A bucket that is behind is read from the table, in id order; never past it.
             await self._send([row for row in rows if row.message.bucket not in self._behind])
 
-    async def _send(self, rows: Sequence[_Row]) -> bool:
-        """Send rows in order; whether all were acknowledged. Buckets of the others are behind."""
+    async def _send(self, rows: Sequence[_Row]) -> int:
+        """Send rows in order; how many the broker has. Buckets of the others are behind."""
         fresh = [row for row in rows if row.id not in self._sent]
         for row in rows:
             if row.id in self._sent:
                 self._acknowledge(row.id)
         if not fresh:
-            return True
+            return len(rows)
         results = await self._publisher.publish([_record(row.message) for row in fresh])
         sent = 0
         for row, error in zip(fresh, results, strict=True):
@@ -171,7 +184,7 @@ class Relay:
         if sent:
             self._metrics.outbox_published_total.inc(sent)
             failpoint(self._fail_point)
-        return sent == len(fresh)
+        return len(rows) - len(fresh) + sent
 
     def _acknowledge(self, row_id: int) -> None:
         self._acknowledged.append((row_id, self._clock.monotonic()))
@@ -192,6 +205,7 @@ class Relay:
 
     async def _sweep(self) -> None:
         await self._take_locks()
+        self._is_moving = False
         behind = frozenset(self._behind)
         for buckets, older_than_s in (
             (behind.intersection(self._own), 0.0),
@@ -204,6 +218,8 @@ class Relay:
             # Another relay holds their locks and catches up; until then they stay behind here.
             left = await self._database.fetch(_SQL["occupied"], {"buckets": sorted(foreign)})
             self._behind.difference_update(foreign.difference(row["bucket"] for row in left))
+
+    async def _measure(self) -> None:
         status = (await self._database.fetch(_SQL["status"]))[0]
         self._metrics.outbox_pending.set(status["pending"])
         self._metrics.outbox_oldest_seconds.set(status["oldest_s"])
@@ -218,7 +234,10 @@ class Relay:
             counts[row["bucket"]] += 1
         catching_up = {bucket for bucket in buckets if bucket in self._behind}
         self._behind.difference_update(buckets)
-        await self._send([_row(row) for row in found])
+        if await self._send([_row(row) for row in found]):
+            self._is_moving = True
+            while self._acknowledged:  # or the next round would read them again
+                await self._delete_stale(at_once=True)
         full = {b for b, count in counts.items() if count == SWEEP_ROWS_PER_BUCKET}
         self._behind.update(full)
         if catching_up or found:

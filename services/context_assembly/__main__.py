@@ -13,8 +13,8 @@ from services.context_assembly.settings import ContextSettings
 
 SERVICE = "context_assembly"
 
-ENDS_GATHER_MS = 200
-"""Cleaning up after a turn is in no hurry."""
+ENDS_GATHER_MS = 500
+"""Cleaning up after a turn is in no hurry, and every fetch costs the broker a millisecond."""
 
 
 async def work(settings: ContextSettings) -> None:

@@ -170,6 +170,7 @@ async def commit_and_tell(
     rows = await transaction.commit_with([*statements, *closing])
     if messages:
         relay.hand_over(messages, [row["id"] for row in rows[-1]])
+        await relay.let_pass()  # the caller goes on to log and count
 
 
 def known_steps_statement(steps: Sequence[StepKey]) -> Statement:

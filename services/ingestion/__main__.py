@@ -17,7 +17,7 @@ from services.ingestion.tokens import CatalogueTokens
 
 SERVICE = "ingestion"
 
-STEPS_GATHER_MS = 100
+STEPS_GATHER_MS = 250
 """That a step was planned only moves its turn to `generating`. Read at once, it would take cores
 from the very step it tells of; nobody waits for it: the live stream says so by itself."""
 
