@@ -5,60 +5,102 @@ declares how much that must be at least.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
 
-from libs.postgres.database import LOCK_TIMEOUT_MS
+from libs.catalogue import Catalogue
+from tests.rig import isolation, replanning, telling
+from tests.rig.evidence import Evidence
 from tests.rig.ledger import Ledger, Post
+from tests.rig.replanning import Rules
+from tests.rig.verdict import Verdict
+
+__all__ = ["SCHEMAS", "TERMINAL", "Evidence", "Verdict", "check"]
 
 TERMINAL = frozenset({"completed", "partial", "failed", "cancelled"})
 SCHEMAS = ("ingestion", "context_assembly", "llm_gateway")
 
-
-@dataclass(slots=True)
-class Verdict:
-    """What was checked, and what was found broken."""
-
-    checked: Counter[str] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)
-
-    def check(self, promise: str, *, holds: bool, otherwise: str) -> None:
-        """Count one item of a promise, and note it where it does not hold."""
-        self.checked[promise] += 1
-        if not holds:
-            self.broken.append(f"{promise}: {otherwise}")
-
-    def require(self, **at_least: int) -> None:
-        """Fail unless nothing is broken and each promise was checked often enough."""
-        assert not self.broken, "\n".join(self.broken[:20])
-        for promise, count in at_least.items():
-            assert self.checked[promise] >= count, (
-                f"{promise} was checked on {self.checked[promise]} items, not on {count}"
-            )
+TURNS = """
+select t.tenant_id, t.conversation_id, t.key, t.id, t.status, coalesce(x.ends, 0) as ends
+  from ingestion.turns t
+  left join (select turn_id, count(*) as ends from ingestion.transitions
+              where status = any(%s) group by 1) x on x.turn_id = t.id
+ where t.tenant_id = any(%s)
+"""
+MESSAGES = """
+select turn_id, role, text, status from ingestion.messages
+ where turn_id = any(%s) order by turn_id, seq
+"""
+ENDED_TWICE = """
+select a.turn_id, a.step_id, count(*) as ends from llm_gateway.attempts a
+ where a.outcome <> 'repeated' and a.tenant_id = any(%s) group by 1, 2
+"""
 
 
 def check(
-    admin_url: str, ledgers: Sequence[Ledger], *, dead_letters: Collection[UUID] = ()
+    admin_url: str,
+    ledgers: Sequence[Ledger],
+    *,
+    dead_letters: Collection[UUID] = (),
+    evidence: Evidence | None = None,
 ) -> Verdict:
-    """Compare ledgers and database, after everything has come to rest.
+    """Compare ledgers, database and whatever else was gathered, after all has come to rest.
 
     Args:
         admin_url: Of a superuser: it sees every row.
         dead_letters: Ids of those that tests have caused on purpose; any other is a fault.
+        evidence: Topics, streams, prompts; without them the verdict says "not checked".
     """
     verdict = Verdict()
+    evidence = evidence or Evidence()
+    tenants = sorted({ledger.tenant_id for ledger in ledgers})
     with psycopg.connect(admin_url, row_factory=dict_row, autocommit=True) as connection:
+        posted = {turn for ledger in ledgers for post in ledger.posts if (turn := post.turn_id)}
+        stored = _Stored(connection, tenants, sorted(posted))
         for ledger in ledgers:
-            _check_ledger(connection, ledger, verdict)
-        _check_order(connection, {ledger.tenant_id for ledger in ledgers}, verdict)
+            _check_ledger(stored, ledger, verdict)
+            isolation.check_ledger(ledger, verdict)
+        _check_order(connection, tenants, evidence.overlap_s, verdict)
+        for row in _rows(connection, ENDED_TWICE, tenants):
+            verdict.check(
+                "one_terminal_per_turn",
+                holds=row["ends"] == 1,
+                otherwise=f"step {row['step_id']} of turn {row['turn_id']} ended {row['ends']} "
+                "times",
+            )
+        rules = Rules(evidence.catalogue or Catalogue.load(), evidence.policy_text)
+        replanning.check_plans(connection, tenants, rules, verdict)
+        _check_evidence(connection, evidence, verdict)
         _check_rest(connection, dead_letters, verdict)
     return verdict
+
+
+def _check_evidence(
+    connection: psycopg.Connection[Any], evidence: Evidence, verdict: Verdict
+) -> None:
+    turns = {row["id"]: row for row in _rows(connection, "select * from ingestion.turns")}
+    if evidence.topics is not None:
+        telling.check_topics(evidence.topics, turns, verdict)
+        isolation.check_topics(evidence.topics, verdict)
+    if evidence.streams is not None:
+        tenant_of = {turn_id: row["tenant_id"] for turn_id, row in turns.items()}
+        telling.check_streams(evidence.streams, turns, verdict)
+        isolation.check_streams(evidence.streams, tenant_of, verdict)
+    if evidence.prompts is not None:
+        replanning.check_prompts(connection, evidence.prompts, verdict)
+        isolation.check_prompts(evidence.prompts, verdict)
+    if evidence.logs is not None:
+        isolation.check_logs(evidence.logs, verdict)
+    if evidence.open_calls is not None:
+        verdict.check(
+            "at_rest",
+            holds=evidence.open_calls == 0,
+            otherwise=f"{evidence.open_calls} provider requests are still open",
+        )
 
 
 def _rows(connection: psycopg.Connection[Any], sql: str, *values: object) -> list[dict[str, Any]]:
@@ -66,7 +108,30 @@ def _rows(connection: psycopg.Connection[Any], sql: str, *values: object) -> lis
     return rows
 
 
-def _check_ledger(connection: psycopg.Connection[Any], ledger: Ledger, verdict: Verdict) -> None:
+class _Stored:
+    """The rows of some tenants that ledgers are compared with, read in one go."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], tenants: Sequence[UUID], posted: Sequence[UUID]
+    ) -> None:
+        self._turns: dict[tuple[UUID, UUID, str], list[dict[str, Any]]] = {}
+        for turn in _rows(connection, TURNS, sorted(TERMINAL), list(tenants)):
+            key = turn["tenant_id"], turn["conversation_id"], turn["key"]
+            self._turns.setdefault(key, []).append(turn)
+        self._messages: dict[UUID, list[dict[str, Any]]] = {}
+        for message in _rows(connection, MESSAGES, list(posted)):
+            self._messages.setdefault(message["turn_id"], []).append(message)
+
+    def turns_of(self, tenant: UUID, post: Post) -> list[dict[str, Any]]:
+        """Turns under a post's key."""
+        return self._turns.get((tenant, post.conversation_id, post.key), [])
+
+    def messages_of(self, turn: UUID | None) -> list[dict[str, Any]]:
+        """Messages of a turn by seq."""
+        return self._messages.get(turn, []) if turn is not None else []
+
+
+def _check_ledger(stored: _Stored, ledger: Ledger, verdict: Verdict) -> None:
     for post in ledger.posts:
         names = {UUID(r.body["turn_id"]) for r in post.replies if r.is_accepted}
         verdict.check(
@@ -74,32 +139,26 @@ def _check_ledger(connection: psycopg.Connection[Any], ledger: Ledger, verdict: 
             holds=len(names) <= 1,
             otherwise=f"key {post.key} got the turns {sorted(map(str, names))}",
         )
+        turns = stored.turns_of(ledger.tenant_id, post)
+        verdict.check(
+            "one_turn_per_key",
+            holds=len(turns) <= 1,
+            otherwise=f"key {post.key} has {len(turns)} turns",
+        )
         if post.turn_id is not None:
-            _check_turn(connection, ledger.tenant_id, post, verdict)
+            _check_turn(turns, stored.messages_of(post.turn_id), post, verdict)
 
 
 def _check_turn(
-    connection: psycopg.Connection[Any], tenant: UUID, post: Post, verdict: Verdict
+    turns: Sequence[dict[str, Any]],
+    messages: Sequence[dict[str, Any]],
+    post: Post,
+    verdict: Verdict,
 ) -> None:
-    turns = _rows(
-        connection,
-        "select t.*, (select count(*) from ingestion.transitions x where x.turn_id = t.id "
-        "and x.status = any(%s)) as ends from ingestion.turns t "
-        "where t.tenant_id = %s and t.conversation_id = %s and t.key = %s",
-        sorted(TERMINAL),
-        tenant,
-        post.conversation_id,
-        post.key,
-    )
     verdict.check(
         "no_accepted_turn_lost",
         holds=[turn["id"] for turn in turns] == [post.turn_id],
         otherwise=f"turn {post.turn_id} was accepted, stored are {[t['id'] for t in turns]}",
-    )
-    messages = _rows(
-        connection,
-        "select role, text, status from ingestion.messages where turn_id = %s order by seq",
-        post.turn_id,
     )
     verdict.check(
         "one_turn_per_key",
@@ -149,7 +208,9 @@ def _check_stream(post: Post, turn: dict[str, Any], stored: str, verdict: Verdic
     )
 
 
-def _check_order(connection: psycopg.Connection[Any], tenants: set[UUID], verdict: Verdict) -> None:
+def _check_order(
+    connection: psycopg.Connection[Any], tenants: Sequence[UUID], overlap_s: float, verdict: Verdict
+) -> None:
     conversations = _rows(
         connection,
         "select conversation_id as id, array_agg(seq order by seq) as seqs "
@@ -162,9 +223,7 @@ def _check_order(connection: psycopg.Connection[Any], tenants: set[UUID], verdic
             holds=conversation["seqs"] == list(range(1, len(conversation["seqs"]) + 1)),
             otherwise=f"conversation {conversation['id']} has the seqs {conversation['seqs']}",
         )
-    # The database's time is that of a transaction's beginning, and one that accepts a turn may have
-    # waited for the row lock of the one that ended the turn before, at most ``lock_timeout``. What
-    # a provider saw at the same time is the business of the test that owns the provider.
+    # What a provider saw at the same time is the business of the test that owns the provider.
     overlaps = _rows(
         connection,
         "select a.id, b.id as other from ingestion.turns a join ingestion.turns b "
@@ -172,7 +231,7 @@ def _check_order(connection: psycopg.Connection[Any], tenants: set[UUID], verdic
         "where a.tenant_id = any(%s) and b.started_at < coalesce(a.ended_at, 'infinity') "
         "- make_interval(secs => %s)",
         list(tenants),
-        LOCK_TIMEOUT_MS / 1000,
+        overlap_s,
     )
     verdict.check(
         "serial_per_conversation",
@@ -181,29 +240,33 @@ def _check_order(connection: psycopg.Connection[Any], tenants: set[UUID], verdic
     )
 
 
+AT_REST: Mapping[str, str] = {
+    **{f"{schema}.outbox still has {{}} rows": f"{schema}.outbox" for schema in SCHEMAS},
+    **{f"{schema}.outbox_dead still has {{}} rows": f"{schema}.outbox_dead" for schema in SCHEMAS},
+    "{} turns are still open": "ingestion.open_turns",
+    "{} pieces of work still wait": "llm_gateway.work where state = 'ready'",
+    "{} pieces of work are still leased": (
+        "llm_gateway.work where state = 'running' or worker_id is not null"
+    ),
+}
+"""What has no rows once everything is done, and what is said otherwise."""
+
+REST = " union all ".join(
+    f"select count(*) as n from {where}"  # noqa: S608
+    for where in AT_REST.values()
+)
+PARKED = " union all ".join(
+    f"select id, consumer, topic, reason, error from {schema}.dead_letters"  # noqa: S608
+    for schema in SCHEMAS
+)
+
+
 def _check_rest(
     connection: psycopg.Connection[Any], dead_letters: Collection[UUID], verdict: Verdict
 ) -> None:
-    for table in (
-        *(f"{schema}.outbox" for schema in SCHEMAS),
-        *(f"{schema}.outbox_dead" for schema in SCHEMAS),
-        "ingestion.open_turns",
-    ):
-        count = _rows(connection, f"select count(*) as n from {table}")[0]["n"]  # noqa: S608
-        verdict.check("at_rest", holds=count == 0, otherwise=f"{table} still has {count} rows")
-    running = _rows(
-        connection, "select count(*) as n from llm_gateway.work where state in ('ready','running')"
-    )[0]["n"]
-    verdict.check("at_rest", holds=running == 0, otherwise=f"{running} pieces of work still wait")
-    parked = [
-        row
-        for schema in SCHEMAS
-        for row in _rows(
-            connection,
-            f"select id, consumer, topic, reason, error from {schema}.dead_letters",  # noqa: S608
-        )
-        if row["id"] not in dead_letters
-    ]
+    for told, row in zip(AT_REST, _rows(connection, REST), strict=True):
+        verdict.check("at_rest", holds=row["n"] == 0, otherwise=told.format(row["n"]))
+    parked = [row for row in _rows(connection, PARKED) if row["id"] not in dead_letters]
     verdict.check(
         "at_rest", holds=not parked, otherwise=f"{len(parked)} dead letters: {parked[:5]}"
     )

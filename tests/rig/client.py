@@ -8,7 +8,7 @@ from uuid import UUID
 
 import aiohttp
 
-from tests.rig.ledger import Ledger, Post, Reply, StreamEvent, StreamLog
+from tests.rig.ledger import Ledger, Post, Reply, StreamEvent, StreamLog, marked
 
 ATTEMPTS = 60
 """Tries of one request at most; with the pause they outlast every restart of the lane."""
@@ -85,8 +85,8 @@ class Client:
         raise AssertionError(msg)
 
     def note(self, conversation: UUID, text: str, *, key: str | None = None) -> Post:
-        """Open a page of the ledger for a message that is about to be sent."""
-        post = Post(conversation, key or uuid.uuid4().hex, text)
+        """Open a page of the ledger for a message that is about to be sent, with the canary."""
+        post = Post(conversation, key or uuid.uuid4().hex, marked(text, self.ledger.tenant_id))
         self.ledger.posts.append(post)
         return post
 

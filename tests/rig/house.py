@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from psycopg.rows import dict_row
 
+from deploy.local.kafka_settings import SideDoor
 from deploy.local.ports import pick_port
 from deploy.local.processes import ServiceProcess, ServiceSpec, Supervisor
 from deploy.local.stack import LocalStack, environment
@@ -27,6 +28,7 @@ from schemas.topic_files import load_topics
 from services.ops.migrations import migrate
 from tests.rig.checker import Verdict, check
 from tests.rig.client import Client
+from tests.rig.evidence import Ends, Evidence, read_streams, read_topics, topic_ends
 from tests.rig.provider import ScriptedProvider
 from tests.rig.waiting import until
 
@@ -62,6 +64,21 @@ class Place:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a house had seen at some time.
+
+    Attributes:
+        ends: Of the inner topics.
+        turns: All that there were.
+        request: Number of the provider's last request.
+    """
+
+    ends: Ends
+    turns: frozenset[UUID]
+    request: int
+
+
 class House:
     """Started once per lane; its services can be killed and brought back one by one."""
 
@@ -88,9 +105,11 @@ class House:
                 "LLM_API_KEY": "scripted",
                 "LLM_MODEL": "scripted",
             },
+            kafka_side_doors=await self.open_side_doors(),
         )
         await self.stack.start()
         try:
+            await self.before_services()
             await migrate(self.stack.database_url, passwords=self.stack.role_passwords)
             await self.apply_topics()
             await self.supervisor.start(self.specs())
@@ -111,6 +130,13 @@ class House:
         await self.supervisor.stop()
         await self.stack.stop()
         await self.provider.__aexit__(None, None, None)
+
+    async def open_side_doors(self) -> Sequence[SideDoor]:
+        """Kafka's listeners for clients behind a proxy; runs before any part starts."""
+        return ()
+
+    async def before_services(self) -> None:
+        """What a house of another kind sets up once its parts run."""
 
     async def apply_topics(self) -> None:
         """Create the topics, as ``turnwire topics apply`` does."""
@@ -298,12 +324,41 @@ class House:
 
         await until(is_at_rest, within_s=REST_WITHIN_S)
 
-    async def verdict(self) -> Verdict:
-        """Come to rest, then compare every client's ledger with the database."""
+    async def verdict(self, *, since: "Moment | None" = None) -> Verdict:
+        """Come to rest, then compare every client's ledger with the database.
+
+        Args:
+            since: Topics, live streams and prompts of the time after it are compared too; before
+                it, other tests may have put wrong things there.
+        """
         await self.come_to_rest()
         ledgers = [client.ledger for client in self._clients]
         known = frozenset(self._dead_on_purpose)
-        return await asyncio.to_thread(check, self.stack.database_url, ledgers, dead_letters=known)
+        evidence = await self.evidence(since) if since is not None else None
+        return await asyncio.to_thread(
+            check, self.stack.database_url, ledgers, dead_letters=known, evidence=evidence
+        )
+
+    async def moment(self) -> "Moment":
+        """Now, as ``verdict`` wants it."""
+        turns = await self.rows("select id from ingestion.turns")
+        return Moment(
+            await topic_ends(self.stack.kafka_bootstrap_servers),
+            frozenset(turn["id"] for turn in turns),
+            max((request.n for request in self.provider.requests), default=-1),
+        )
+
+    async def evidence(self, since: "Moment") -> Evidence:
+        """What the parts of the house were told after a moment."""
+        rows = await self.rows("select id from ingestion.turns order by id")
+        turns = [row["id"] for row in rows if row["id"] not in since.turns]
+        return Evidence(
+            topics=await read_topics(self.stack.kafka_bootstrap_servers, after=since.ends),
+            streams=await read_streams(self.stack.redis_url, turns),
+            prompts=[one.body for one in self.provider.requests if one.n > since.request],
+            open_calls=orjson.loads(self.provider.control("GET", "/stats", b"")[1])["running"],
+            logs=sorted((self._data_dir / "services").rglob("*.log")),
+        )
 
 
 def _event(value: bytes | None) -> dict[str, Any] | None:

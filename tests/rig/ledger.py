@@ -1,6 +1,7 @@
 """What a client sent and received, kept by the client itself; the checker believes nobody else."""
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -8,6 +9,20 @@ from uuid import UUID
 import orjson
 
 from schemas.streams import TERMINAL_ATTEMPT, EntryId
+
+CANARY = re.compile(r"canary-[0-9a-f]{16}")
+"""Every tenant of a run says its own in all it says; whoever else sees it was shown too much."""
+
+
+def canary_of(tenant_id: UUID) -> str:
+    """The string that only this tenant's texts hold."""
+    return f"canary-{tenant_id.hex[-16:]}"
+
+
+def marked(text: str, tenant_id: UUID) -> str:
+    """The text with the tenant's canary at its end, unless it stands in it."""
+    canary = canary_of(tenant_id)
+    return text if canary in text else f"{text} {canary}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import json
 import socket
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -189,6 +189,7 @@ class _Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._record: RecordedRequest | None = None
+        self.rule: Rule | None = None  # of the answer that is running
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -274,7 +275,7 @@ class _Link(asyncio.Protocol):
             self.write(self._server.encoded(rule, record))
             record.status, record.completed, record.ended_at = 200, True, time.time()
             return
-        self._record = record
+        self._record, self.rule = record, rule
         self._task = asyncio.get_running_loop().create_task(self._answer(record, rule))
 
     async def _answer(self, record: RecordedRequest, rule: Rule) -> None:
@@ -283,7 +284,7 @@ class _Link(asyncio.Protocol):
             if record.ended_at is None:
                 record.ended_at = time.time()
         finally:
-            self._task = None
+            self._task = self.rule = None
             if record.ended_at is not None:
                 self._record = None
         self._next()
@@ -297,6 +298,7 @@ class ScriptedProvider:
         self._server: asyncio.Server | None = None
         self._rules: list[Rule] = []
         self._left: dict[int, int] = {}
+        self._used: Counter[int] = Counter()
         self._default = Rule()
         self._released = asyncio.Event()
         self._count = 0
@@ -339,6 +341,25 @@ class ScriptedProvider:
                 self._left[len(self._rules)] = rule.times
             self._rules.append(rule)
 
+    def withdraw(self, rule: Rule, *, cut: bool = False) -> int:
+        """Choose a scripted rule no more; returns how many answers of it are running.
+
+        Args:
+            cut: Reset those; an answer that never ends has no other end.
+        """
+        for place, one in enumerate(self._rules):
+            if one is rule:
+                self._left[place] = 0
+        running = [link for link in self.links if link.rule is rule]
+        if cut:
+            for link in running:
+                link.reset()
+        return len(running)
+
+    def times_used(self, rule: Rule) -> int:
+        """How many requests a scripted rule was chosen for."""
+        return sum(self._used[place] for place, one in enumerate(self._rules) if one is rule)
+
     def default(self, rule: Rule) -> None:
         """Answer with this rule whatever no other matches."""
         self._default = rule
@@ -352,6 +373,7 @@ class ScriptedProvider:
         """Forget rules and requests and cut the answers that are running."""
         self._rules.clear()
         self._left.clear()
+        self._used.clear()
         self._default = Rule()
         self.recorded.clear()
         self._count = 0
@@ -451,6 +473,7 @@ class ScriptedProvider:
                 if self._left[i] == 0:
                     continue
                 self._left[i] -= 1
+            self._used[i] += 1
             return rule
         return self._default
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ import orjson
 import structlog
 
 from tests.rig import parts
+from tests.rig.verdict import table, too_few
 from tests.sim import faults as fault_plan
 from tests.sim import postgres
-from tests.sim.faults import PORTS, Fault
+from tests.sim.faults import CLIENT_ACTS, PORTS, Fault
 from tests.sim.mutants import MUTANTS, rewrite_of, unchanged
 from tests.sim.run import Result, run
 
@@ -33,6 +35,23 @@ SEEDS_FOR_EVERY_PORT = 40
 SEEDS_FOR_EVERY_KIND = 400
 """From so many seeds on, every kind of fault must have struck."""
 
+LEAST_CHECKED: Mapping[str, float] = {
+    "one_turn_per_key": 10,
+    "one_terminal_per_turn": 10,
+    "no_accepted_turn_lost": 3,
+    "stream_equals_store": 10,
+    "serial_per_conversation": 2,
+    "current_turn_once_in_plan": 3,
+    "superseded_excluded": 3,
+    "plan_within_budget": 3,
+    "plan_deterministic": 6,
+    "tenant_isolation": 30,
+    "canary_seen": 8,
+    "at_rest": 10,
+    "recovery_in_time": 0.02,
+}
+"""A campaign looked at each promise at least so often a seed, or it has seen nothing."""
+
 MOST_FAILURES = 5
 """After so many failing seeds a campaign ends: more would say the same."""
 
@@ -40,11 +59,22 @@ SEEDS_PER_LINE = 100
 LEAST_LOG_LEVEL = 50  # a run's log lines are not read; its trace says more
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A seed, and the faults to play it with; None leaves those that the seed draws."""
+
+    seed: int
+    only: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        return str(self.seed) if self.only is None else shlex.join([str(self.seed), *self.only])
+
+
 @dataclass(slots=True)
 class Campaign:
-    """What the seeds came to."""
+    """What the seeds came to; ``played`` has the trace hash of each case by its name."""
 
-    played: dict[int, str] = field(default_factory=dict)
+    played: dict[str, str] = field(default_factory=dict)
     failed: list[dict[str, Any]] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     uses: Counter[str] = field(default_factory=Counter)
@@ -54,7 +84,7 @@ class Campaign:
 
     def add(self, told: Mapping[str, Any]) -> None:
         """Count one seed's result."""
-        self.played[told["seed"]] = told["trace"]
+        self.played[told["case"]] = told["trace"]
         for name in ("hits", "uses", "checked", "ends"):
             getattr(self, name).update(told[name])
         if told["broken"]:
@@ -70,13 +100,32 @@ class Campaign:
                 missing.append(port)
             elif len(self.played) >= SEEDS_FOR_EVERY_KIND:
                 missing += [f"{port}/{kind}" for kind in unhit]
+        if len(self.played) >= SEEDS_FOR_EVERY_PORT:
+            missing += [f"client/{act}" for act in CLIENT_ACTS if not self.hits[f"client/{act}"]]
         return missing
 
+    def unseen(self) -> list[str]:
+        """Promises that a run of this size should have checked more often."""
+        if len(self.played) < SEEDS_FOR_EVERY_KIND:
+            return []
+        least = {name: int(each * len(self.played)) for name, each in LEAST_CHECKED.items()}
+        return too_few(self.checked, least)
 
-def kept_seeds() -> list[int]:
-    """Seeds that once failed."""
+
+def kept_cases(name: str | None = None) -> list[Case]:
+    """Cases that once failed, or that a broken house must fail; all, or those of one name."""
+    cases = []
+    for line in KEPT_SEEDS.read_text(encoding="utf-8").splitlines():
+        words = shlex.split(line, comments=True)
+        if words and name in (None, words[0]):
+            cases.append(Case(int(words[1]), tuple(words[2:]) if len(words) > 2 else None))
+    return cases
+
+
+def kept_names() -> list[str]:
+    """Names under which cases are kept."""
     lines = KEPT_SEEDS.read_text(encoding="utf-8").splitlines()
-    return [int(line.split()[0]) for line in lines if line.strip() and line[0] != "#"]
+    return sorted({words[0] for line in lines if (words := shlex.split(line, comments=True))})
 
 
 @contextmanager
@@ -91,24 +140,39 @@ def prepared_server() -> Iterator[tuple[str, str]]:
         yield url, template
 
 
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How cases are played.
+
+    Attributes:
+        mutant: Name of what is broken in the house.
+        most_failures: After so many failing cases no more are played.
+        shrinks: Look for as few faults as still break the same promise first.
+    """
+
+    mutant: str | None = None
+    most_failures: int = MOST_FAILURES
+    shrinks: bool = True
+
+
 def play(
-    seeds: Sequence[int],
+    cases: Sequence[Case],
     *,
     server: tuple[str, str],
     workers: int = 1,
-    mutant: str | None = None,
-    most_failures: int = MOST_FAILURES,
+    style: Style | None = None,
     tell: Callable[[Campaign], None] = lambda _campaign: None,
 ) -> Campaign:
-    """Play seeds in processes of their own, each takes every n-th; too many failures end it.
+    """Play cases in processes of their own, each takes every n-th; too many failures end it.
 
     Args:
-        tell: Called after each seed.
+        tell: Called after each case.
 
     Raises:
         RuntimeError: A process broke; it has said why.
     """
     campaign = Campaign()
+    style = style or Style()
     began = monotonic()
     lock = threading.Lock()
 
@@ -117,7 +181,7 @@ def play(
         for line in process.stdout:
             with lock:
                 campaign.add(orjson.loads(line))
-                is_enough = len(campaign.failed) >= most_failures
+                is_enough = len(campaign.failed) >= style.most_failures
                 tell(campaign)
             if is_enough:
                 for each in started:
@@ -125,8 +189,7 @@ def play(
                 return
 
     started = [
-        _worker(seeds[number::workers], mutant, server)
-        for number in range(min(workers, len(seeds)))
+        _worker(cases[number::workers], style, server) for number in range(min(workers, len(cases)))
     ]
     threads = [threading.Thread(target=follow, args=[process]) for process in started]
     try:
@@ -140,7 +203,7 @@ def play(
         for thread in threads:
             thread.join()
         codes = [_ended(process) for process in started]
-    if len(campaign.failed) < most_failures and len(campaign.played) < len(set(seeds)):
+    if len(campaign.failed) < style.most_failures and len(campaign.played) < len(set(cases)):
         msg = f"a process of the simulation broke; exit codes {codes}"
         raise RuntimeError(msg)
     campaign.seconds = monotonic() - began
@@ -154,12 +217,14 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
 
 
 def _worker(
-    seeds: Sequence[int], mutant: str | None, server: tuple[str, str]
+    cases: Sequence[Case], style: Style, server: tuple[str, str]
 ) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "tests.sim", "--play", orjson.dumps(list(seeds)).decode()]
-    command += ["--server", *server]
-    if mutant is not None:
-        command += ["--mutant", mutant]
+    played = orjson.dumps([[case.seed, case.only] for case in cases]).decode()
+    command = [sys.executable, "-m", "tests.sim", "--play", played, "--server", *server]
+    if style.mutant is not None:
+        command += ["--mutant", style.mutant]
+    if not style.shrinks:
+        command.append("--unshrunk")
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -175,14 +240,14 @@ def _play_here(arguments: argparse.Namespace) -> int:
     rewrite = rewrite_of(mutant) if mutant else unchanged
     url, template = arguments.server
     with postgres.store(url, template, rewrite=rewrite) as store:
-        for seed in orjson.loads(arguments.play):
-            faults = (
-                fault_plan.draw(seed) if arguments.only is None else parse_faults(arguments.only)
-            )
+        for seed, only in orjson.loads(arguments.play):
+            case = Case(seed, None if only is None else tuple(only))
+            faults = fault_plan.draw(seed) if only is None else parse_faults(only)
             result = run(seed, faults, store, tell=arguments.trace)
-            if result.broken and not mutant:
+            if result.broken and not arguments.unshrunk:
                 result = _shrunk(result, store)
-            sys.stdout.buffer.write(orjson.dumps(_told(result)) + b"\n")
+            told = {"case": str(case), **_told(result)}
+            sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
             sys.stdout.flush()
     return 0
 
@@ -232,8 +297,9 @@ def parse_faults(texts: Sequence[str]) -> tuple[Fault, ...]:
     return tuple(found)
 
 
-def _report(campaign: Campaign) -> int:
-    missing = campaign.never_hit()
+def report(campaign: Campaign) -> int:
+    """Print what was attacked, what was seen and what failed; the exit status that follows."""
+    missing, unseen = campaign.never_hit(), campaign.unseen()
     _print_coverage(campaign)
     for told in campaign.failed:
         _say(f"\nseed {told['seed']} FAILS with the faults {told['faults'] or 'none'}")
@@ -242,21 +308,25 @@ def _report(campaign: Campaign) -> int:
         _say(f"  replay: python -m tests.sim --seed {told['seed']} --only {only}")
     if missing:
         _say(f"\nnever hit: {', '.join(missing)}")
-    verdict = "FAILED" if campaign.failed or missing else "passed"
+    for complaint in unseen:
+        _say(f"\nseen too little: {complaint}")
+    is_bad = bool(campaign.failed or missing or unseen)
+    verdict = "FAILED" if is_bad else "passed"
     _say(
         f"\n{len(campaign.played)} seeds {verdict} in {campaign.seconds:.0f} s; turns: "
         + ", ".join(f"{count} {status}" for status, count in sorted(campaign.ends.items()))
     )
-    return 1 if campaign.failed or missing else 0
+    return int(is_bad)
 
 
 def _print_coverage(campaign: Campaign) -> None:
     _say(f"{'port':<18}{'used':>10}  faults that struck")
     for port in (*PORTS, "client"):
-        kinds = sorted(set(PORTS.get(port, ("disconnect", "duplicate", "foreign_read"))))
+        kinds = sorted(set(PORTS.get(port, CLIENT_ACTS)))
         struck = "  ".join(f"{kind} {campaign.hits[f'{port}/{kind}']}" for kind in kinds)
         _say(f"{port:<18}{campaign.uses[port]:>10}  {struck}")
-    _say("\nchecked: " + ", ".join(f"{name} {n}" for name, n in campaign.checked.items()))
+    broken = Counter(told["broken"][0].partition(":")[0] for told in campaign.failed)
+    _say("\n" + table(campaign.checked, broken))
 
 
 def _progress(campaign: Campaign) -> None:
@@ -280,10 +350,12 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="play this one and print its trace")
     parser.add_argument("--only", nargs="*", help="with --seed: these faults instead of its own")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--kept", choices=kept_names(), help="play the kept cases of this name")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="play a broken house")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     parser.add_argument("--server", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--unshrunk", action="store_true", help="report failures as they came")
     return parser.parse_args(given)
 
 
@@ -297,15 +369,15 @@ def main(given: Sequence[str] | None = None) -> int:
         if arguments.seed is not None:
             return _replay(arguments, server)
         wanted = range(arguments.first, arguments.first + arguments.seeds)
-        seeds = list(dict.fromkeys([*kept_seeds(), *wanted]))
+        drawn = [] if arguments.kept else [Case(seed) for seed in wanted]
         campaign = play(
-            seeds,
+            list(dict.fromkeys([*kept_cases(arguments.kept), *drawn])),
             workers=arguments.workers,
-            mutant=arguments.mutant,
+            style=Style(arguments.mutant, shrinks=not arguments.unshrunk),
             server=server,
             tell=_progress,
         )
-        return _report(campaign)
+        return report(campaign)
 
 
 def _replay(arguments: argparse.Namespace, server: tuple[str, str]) -> int:
@@ -313,9 +385,9 @@ def _replay(arguments: argparse.Namespace, server: tuple[str, str]) -> int:
     process = subprocess.run(
         [
             *(sys.executable, "-m", "tests.sim", "--trace", "--server", *server),
-            *("--play", f"[{arguments.seed}]"),
+            *("--play", orjson.dumps([[arguments.seed, arguments.only]]).decode()),
             *(("--mutant", arguments.mutant) if arguments.mutant else ()),
-            *(("--only", *arguments.only) if arguments.only is not None else ()),
+            "--unshrunk",
         ],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": "0"},

@@ -116,6 +116,8 @@ class SimClient:
             await self._read(log, leaves_after)
             leaves_after = None
             if log.done is None:
+                if log.last_id is not None:
+                    self._house.world.use("client", "resume")
                 log.reconnects += 1
                 await asyncio.sleep(self._random.uniform(0, PAUSE_S))
         msg = f"no terminal event of {log.turn_id} in {ATTEMPTS} connections"

@@ -1,7 +1,8 @@
 """The faults of a run: an explicit list drawn from the seed, so that it can be shrunk.
 
 A fault strikes the n-th time that its port is used, whoever uses it; faults of whole processes
-strike the process that happens to make the n-th step of all.
+strike the process that happens to make the n-th step of all (``process``), or the n-th of those
+that matter most (``call``, ``lease``, ``ending``).
 """
 
 import random
@@ -10,6 +11,9 @@ from dataclasses import dataclass
 
 PORTS: Mapping[str, tuple[str, ...]] = {
     "process": ("crash", "crash", "crash", "pause", "skew"),
+    "call": ("crash", "pause"),
+    "lease": ("run_out",),
+    "ending": ("run_out", "crash"),
     "postgres": ("refused", "lost_request", "lost_reply", "lost_reply", "restart"),
     "postgres.session": ("refused", "lost"),
     "kafka.publish": ("refused", "lost_reply", "partly", "twice"),
@@ -20,10 +24,22 @@ PORTS: Mapping[str, tuple[str, ...]] = {
     "redis.bell": ("dropped",),
     "provider": ("server_error", "throttled", "refused", "hang", "cut", "cut"),
 }
-"""Kinds by port; one that stands twice is drawn twice as often."""
+"""Kinds by port; one that stands twice is drawn twice as often.
+
+``call`` is used at each step of a process that has a model call under way. When that process turns
+to Postgres, ``lease`` is used, or ``ending`` where a call has just ended and is about to be stored:
+it then stands still until its lease has run out and others have taken the call over, and goes on
+with its write.
+"""
+
+CLIENT_ACTS = ("disconnect", "resume", "duplicate", "foreign_read")
+"""What clients do on purpose, counted with the faults."""
 
 REACH: Mapping[str, int] = {
     "process": 450,
+    "call": 100,
+    "lease": 30,
+    "ending": 12,
     "postgres": 160,
     "postgres.session": 24,
     "kafka.publish": 16,

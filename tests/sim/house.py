@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 
@@ -16,6 +17,7 @@ from libs.kafka.parking import Parking
 from libs.outbox import Relay
 from libs.redis.memory import MemoryRedis
 from libs.service import supervise
+from libs.settings import LOCAL_LIMITS, TimeLimits
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.tracing import configure_tracing
 from schemas.registry import decode
@@ -29,6 +31,7 @@ from services.ingestion.settings import IngestionSettings
 from services.ingestion.tokens import CatalogueTokens
 from services.llm_gateway import app as llm_gateway
 from services.llm_gateway.instruments import Instruments
+from services.llm_gateway.pool import PoolLimits
 from services.llm_gateway.settings import LlmSettings
 from tests.sim.faults import Fault
 from tests.sim.kafka import Broker, Member, SimPublisher
@@ -42,6 +45,19 @@ MASTER_KEY = "a master key of the simulation only"
 SERVICES = ("frontend_gateway", "ingestion", "context_assembly", "llm_gateway")
 RESTART_S = (0.1, 4.0)
 """A supervisor brings a dead process back after between so many seconds."""
+
+LIMITS = replace(LOCAL_LIMITS, sweep_s=2 * LOCAL_LIMITS.sweep_s)
+"""Those of one machine; half as many sweeps, since in most of a run's seconds nothing happens."""
+
+TAKEN_OVER_S = LIMITS.lease_s + 3.0
+"""Nobody who stood still so long holds a lease, and whoever takes over has done it by then."""
+
+LATE_S = 6.0
+"""Who stood still wakes up when somebody has taken over, in every second case up to 3 s later."""
+
+LEASED = """
+select step_id, attempt from llm_gateway.work where worker_id = %s and state = 'running' order by 1
+"""
 
 LONGEST_PAUSE_S = 20.0
 """Beyond the lease, the session of the group, and every time-out in between."""
@@ -60,13 +76,37 @@ def metrics_of(service: str) -> Metrics:
     return Metrics(CollectorRegistry())
 
 
+class SimIngestionSettings(IngestionSettings):
+    """As it ships, with sweeps further apart."""
+
+    @property
+    def limits(self) -> TimeLimits:
+        """See ``ServiceSettings.limits``."""
+        return LIMITS
+
+
+class SimLlmSettings(LlmSettings):
+    """As it ships, with sweeps and looks further apart."""
+
+    @property
+    def limits(self) -> TimeLimits:
+        """See ``ServiceSettings.limits``."""
+        return LIMITS
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """See ``LlmSettings.pool_limits``."""
+        shipped = super().pool_limits
+        return replace(shipped, look_s=2 * shipped.look_s)
+
+
 @cache
 def settings_of(service: str) -> Any:
     """Short limits, so that a run shows in a minute what takes hours outside."""
     common = {"database_url": "postgresql://unused", "profile": "local"}
     match service:
         case "ingestion":
-            return IngestionSettings(
+            return SimIngestionSettings(
                 **common,
                 door_master_key=MASTER_KEY,
                 turn_deadline_s=60,
@@ -76,9 +116,26 @@ def settings_of(service: str) -> Any:
         case "context_assembly":
             return ContextSettings(**common, step_deadline_s=40, retell_after_s=6)
         case "llm_gateway":
-            return LlmSettings(**common, step_s=25, idle_s=6, retell_after_s=6, max_running=8)
+            return SimLlmSettings(**common, step_s=25, idle_s=6, retell_after_s=6, max_running=8)
         case _:
             return GatewaySettings(**common, door_master_key=MASTER_KEY, acceptance_wait_s=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An attempt whose worker was killed while it held the lease, in virtual seconds."""
+
+    at_s: float
+    step_id: UUID
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What a process held when it was made to stand still, and how late it wakes up."""
+
+    held: set[tuple[UUID, int]]
+    value: float
 
 
 @dataclass(slots=True)
@@ -88,10 +145,15 @@ class Running:
     process: Process
     members: list[Member]
     asgi: Any = None
+    worker_id: UUID | None = None
 
 
 class SimHouse:
-    """All processes of one run."""
+    """All processes of one run.
+
+    Attributes:
+        deaths: Attempts that lost their worker.
+    """
 
     def __init__(self, world: World, store: Store) -> None:
         loop = asyncio.get_running_loop()
@@ -101,8 +163,11 @@ class SimHouse:
         self.redis = MemoryRedis(now=loop.time)
         self.provider = SimProvider(world)
         self.running: dict[str, Running] = {}
+        self.deaths: list[Death] = []
+        self._frozen: dict[Process, Frozen] = {}
         self._lives = 0
         world.strike = self._strike
+        world.before_step = self._thaw
 
     def start(self, sizes: Mapping[str, int]) -> None:
         """Start so many processes of each service."""
@@ -171,8 +236,9 @@ class SimHouse:
             await _serve_lifespan(gateway.asgi)
             return
         relay = Relay(database, publisher, clock=clock, metrics=metrics)
+        running.worker_id = clock.new_id()
         handlers, background = await self._worker(
-            process, database, relay, (clock, live, metrics, tracing)
+            running, database, relay, (clock, live, metrics, tracing)
         )
         for work_name, work in {"relay": relay.run, **background}.items():
             process.spawn(supervise(work_name, work, clock=clock))
@@ -184,9 +250,11 @@ class SimHouse:
             process.spawn(member.run())
 
     async def _worker(
-        self, process: Process, database: SimDatabase, relay: Relay, outside: tuple[Any, ...]
+        self, running: Running, database: SimDatabase, relay: Relay, outside: tuple[Any, ...]
     ) -> tuple[Sequence[BatchHandler], Mapping[str, Callable[[], Awaitable[None]]]]:
         clock, live, metrics, tracing = outside
+        process = running.process
+        assert running.worker_id is not None
         settings = settings_of(process.kind)
         match process.kind:
             case "ingestion":
@@ -215,7 +283,7 @@ class SimHouse:
                         tracing=tracing,
                     ),
                 )
-                return (second.turns,), second.background
+                return (second.turns, second.endings), second.background
         third = llm_gateway.build_app(
             settings,
             llm_gateway.Adapters(
@@ -226,7 +294,7 @@ class SimHouse:
                 catalogue=catalogue(),
                 instruments=Instruments(clock, metrics, tracing),
             ),
-            worker_id=clock.new_id(),
+            worker_id=running.worker_id,
         )
         await third.begin()
         return (third.steps, third.turns), third.background
@@ -237,15 +305,44 @@ class SimHouse:
         name = process.name.partition("#")[0]
         match fault.kind:
             case "crash":
+                self._note_death(self.running[name])
                 self._die(name, process)
             case "pause":
-                for_s = 0.5 + fault.value * LONGEST_PAUSE_S
-                process.is_paused = True
-                for member in self.running[name].members:
-                    member.paused(for_s)
-                self.world.later(for_s, _go_on, process)
+                self._pause(name, process, 0.5 + fault.value * LONGEST_PAUSE_S)
+            case "run_out":
+                self._pause(name, process, TAKEN_OVER_S)
+                self._frozen[process] = Frozen(self._leased(name), fault.value)
             case _:
                 process.skew_s = (fault.value - 0.5) * 2_000
+
+    def _pause(self, name: str, process: Process, for_s: float) -> None:
+        process.is_paused = True
+        for member in self.running[name].members:
+            member.paused(for_s)
+        self.world.later(for_s, _go_on, process)
+
+    def _leased(self, name: str) -> set[tuple[UUID, int]]:
+        rows = self.store.rows(LEASED, self.running[name].worker_id)
+        return {(row["step_id"], row["attempt"]) for row in rows}
+
+    def _thaw(self, acting: Process) -> None:
+        """Wake who stood still once others have taken something of theirs over."""
+        if not self._frozen or acting.kind != "llm_gateway":
+            return
+        for process, frozen in tuple(self._frozen.items()):
+            if not (process.is_alive and process.is_paused):
+                del self._frozen[process]
+            elif not frozen.held <= self._leased(process.name.partition("#")[0]):
+                del self._frozen[process]
+                self.world.later(max(0.0, frozen.value - 0.5) * LATE_S, _go_on, process)
+
+    def _note_death(self, running: Running) -> None:
+        """Remember what a worker leased when it died: somebody else must bring it to an end."""
+        if running.process.kind != "llm_gateway" or running.worker_id is None:
+            return
+        at_s = asyncio.get_running_loop().time()
+        for step_id, attempt in sorted(self._leased(running.process.name.partition("#")[0])):
+            self.deaths.append(Death(at_s, step_id, attempt))
 
 
 def _go_on(process: Process) -> None:

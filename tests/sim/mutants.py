@@ -37,6 +37,22 @@ MUTANTS: Mapping[str, Mutant] = {
     "the_queue_is_not_seen": Mutant(
         "services.ingestion", "open_turns_of", {"where o.": "where false and o."}
     ),
+    "no_fence_on_the_final_write": Mutant(
+        "services.llm_gateway", "finish", {" and w.attempt = f.attempt and w.state = 'running'": ""}
+    ),
+    "dead_workers_keep_their_work": Mutant(
+        "services.llm_gateway",
+        "abandoned",
+        {"k.worker_id is null or k.lease_until < turnwire.clock()": "false"},
+    ),
+    "history_has_no_boundary": Mutant(
+        "services.context_assembly",
+        "history",
+        {
+            "%(before_seqs)s::bigint[]": "array_fill(9223372036854775807, "
+            "array[cardinality(%(before_seqs)s::bigint[])])"
+        },
+    ),
     "snapshots_lack_their_end": Mutant(
         "services.frontend_gateway", "answers", {", text from": ", left(text, -1) as text from"}
     ),

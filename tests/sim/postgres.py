@@ -159,10 +159,14 @@ class Store:
 
     def rows(self, text: str, *values: object) -> list[dict[str, Any]]:
         """Rows as the superuser sees them."""
+        return self.at_present().execute(text, values).fetchall()
+
+    def at_present(self) -> psycopg.Connection[dict[str, Any]]:
+        """The superuser's connection, its clock at the present virtual time."""
         self._admin.execute(
             "select set_config('sim.now', %s, false)", [wall_time(self._now()).isoformat()]
         )
-        return self._admin.execute(text, values).fetchall()
+        return self._admin
 
     @property
     def is_away(self) -> bool:

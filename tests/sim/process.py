@@ -35,6 +35,8 @@ class Process:
     Attributes:
         kind: The service's folder, or ``client``.
         skew_s: How far its wall clock is off.
+        calls: Provider calls under way, those that have just ended included.
+        endings: Those of them that have just ended: they are about to be stored.
         at_death: Called when it is killed, to give back what the outside world sees closed.
     """
 
@@ -44,6 +46,8 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self.skew_s = 0.0
+        self.calls = 0
+        self.endings = 0
         self.at_death: list[Callable[[], None]] = []
         self._scheduler = scheduler
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -70,6 +74,11 @@ class Process:
                 act(*arguments)
 
         asyncio.get_running_loop().call_later(delay_s, act_if_alive, context=context)
+
+    def end_call(self) -> None:
+        """A call that ended is stored by now, or never will be."""
+        self.calls -= 1
+        self.endings -= 1
 
     def kill(self) -> None:
         """End it as SIGKILL does: nothing it still tries reaches the outside world."""

@@ -16,6 +16,9 @@ from tests.sim.process import running
 from tests.sim.world import World
 
 FOREVER_S = 10_000.0
+ENDING_S = 0.1
+"""For so long after its last byte a call counts as under way: its end is being stored."""
+
 WORDS = ("north", "öre", "salt", "夜", "line\nbreak", "🙂", "tide", "\u200d", "quay", "ember")
 
 
@@ -23,7 +26,7 @@ class SimProvider:
     """Implements ``Provider``; one for all processes, as there is one outside.
 
     Attributes:
-        payloads: Everything it was ever shown.
+        prompts: Everything it was ever shown.
         open: Requests that are being answered.
     """
 
@@ -31,22 +34,25 @@ class SimProvider:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.payloads: list[dict[str, Any]] = []
+        self.prompts: list[bytes] = []
         self.open = 0
 
     @asynccontextmanager
     async def stream(self, payload: bytes) -> AsyncIterator[AsyncIterator[Sequence[Part]]]:
         """See ``Provider.stream``."""
-        fault = await running().step("provider")
-        shown = orjson.loads(payload)
-        self.payloads.append(shown)
+        process = running()
+        fault = await process.step("provider")
+        self.prompts.append(payload)
         await asyncio.sleep(self._world.random.uniform(0.01, 0.4))
         _refuse(fault)
         self.open += 1
+        process.calls += 1
         try:
-            yield self._answer(self._said(shown), fault)
+            yield self._answer(self._said(orjson.loads(payload)), fault)
         finally:
             self.open -= 1
+            process.endings += 1
+            self._world.later(ENDING_S, process.end_call)
 
     def _said(self, shown: dict[str, Any]) -> list[str]:
         asked = shown["messages"][-1]["content"]

@@ -5,15 +5,28 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim import faults
-from tests.sim.campaign import kept_seeds, parse_faults, play, prepared_server
+from tests.sim.campaign import (
+    Campaign,
+    Case,
+    Style,
+    kept_cases,
+    kept_names,
+    parse_faults,
+    play,
+    prepared_server,
+    report,
+)
 from tests.sim.mutants import MUTANTS, Mutant, changed_text
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
-SEEDS = range(1, 25)
-SEEDS_FOR_A_MUTANT = range(1, 61)
+SEEDS = [Case(seed) for seed in range(1, 25)]
+SEEDS_FOR_A_MUTANT = [Case(seed) for seed in range(1, 61)]
 BREAKS = {
     "no_inbox": "at_rest",
+    "no_fence_on_the_final_write": "one_terminal_per_turn",
+    "dead_workers_keep_their_work": "recovery_in_time",
+    "history_has_no_boundary": "superseded_excluded",
     "keys_are_not_remembered": "no_accepted_turn_lost",
     "outbox_is_not_swept": "at_rest",
     "the_queue_is_not_seen": "serial_per_conversation",
@@ -28,30 +41,66 @@ def server() -> Iterator[tuple[str, str]]:
 
 
 def test_every_promise_holds_under_the_faults_of_the_first_seeds(server: tuple[str, str]) -> None:
-    campaign = play([*kept_seeds(), *SEEDS], workers=2, server=server)
+    campaign = play([*kept_cases(), *SEEDS], workers=2, server=server)
 
     assert not campaign.failed, campaign.failed[0]
     assert len(campaign.played) >= len(SEEDS)
     assert campaign.ends.total() >= 60
     assert campaign.checked["stream_equals_store"] >= 180
+    assert campaign.checked["plan_deterministic"] >= 120
+    assert campaign.checked["canary_seen"] >= 200
     assert campaign.hits.total() >= 50
 
 
 def test_a_seed_has_the_same_trace_in_two_processes_and_in_other_company(
     server: tuple[str, str],
 ) -> None:
-    one = play([3, 1, 2], server=server)
-    other = play([2, 3], server=server)
+    one = play([Case(3), Case(1), Case(2)], server=server)
+    other = play([Case(2), Case(3)], server=server)
 
-    assert other.played == {seed: one.played[seed] for seed in (2, 3)}
+    assert other.played == {seed: one.played[seed] for seed in ("2", "3")}
     assert len(set(one.played.values())) == 3
 
 
 @pytest.mark.parametrize("name", sorted(BREAKS))
 def test_a_broken_house_breaks_its_promise(server: tuple[str, str], name: str) -> None:
-    campaign = play(SEEDS_FOR_A_MUTANT, mutant=name, server=server, most_failures=1)
+    style = Style(name, most_failures=1, shrinks=False)
+    campaign = play([*kept_cases(name), *SEEDS_FOR_A_MUTANT], style=style, server=server)
 
     assert [told["broken"][0].partition(":")[0] for told in campaign.failed] == [BREAKS[name]]
+
+
+def test_a_failing_seed_is_shrunk_and_told_with_its_promise(
+    server: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = ("process/crash@40(0.1)", "redis.bell/dropped@2(0.3)", "kafka.poll/repeat@9(0.5)")
+    style = Style("history_has_no_boundary", most_failures=1)
+    campaign = play([Case(seed, faults) for seed in range(1, 9)], style=style, server=server)
+
+    assert report(campaign) == 1
+    (told,) = campaign.failed
+    printed = capsys.readouterr().out
+    assert f"seed {told['seed']} FAILS with the faults none" in printed
+    assert "first promise broken: superseded_excluded: " in printed
+    assert "superseded_excluded         checked on" in printed
+    assert f"replay: python -m tests.sim --seed {told['seed']} --only" in printed
+
+
+def test_a_campaign_that_saw_too_little_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = Campaign(played={str(seed): "" for seed in range(400)})
+
+    assert report(campaign) == 1
+    printed = capsys.readouterr().out
+    assert "seen too little: plan_deterministic was checked on 0 items, not on 2400" in printed
+    assert "client/resume" in printed
+    assert "provider/cut" in printed
+
+
+def test_kept_cases_are_those_of_broken_houses_or_once_failed() -> None:
+    assert {"no_fence_on_the_final_write", "dead_workers_keep_their_work"} <= set(kept_names())
+    for name in kept_names():
+        for case in kept_cases(name):
+            assert len(parse_faults(case.only or ())) == len(case.only or ())
 
 
 def test_every_mutant_names_the_promise_that_it_breaks() -> None:

@@ -26,6 +26,7 @@ class World:
         hits: How often each fault struck each port.
         uses: How often each port was used.
         is_healed: No further fault strikes.
+        strikes: When each fault struck, in virtual seconds.
     """
 
     def __init__(self, seed: int, faults: Sequence[Fault]) -> None:
@@ -34,9 +35,11 @@ class World:
         self.uses: Counter[str] = Counter()
         self.is_healed = False
         self.steps = 0
+        self.before_step: Callable[[Process], None] = lambda _process: None
         self.strike: Callable[[Fault, Process], None] = lambda _fault, _process: None
         self.lines: list[str] | None = None
         self.processes: list[Process] = []
+        self.strikes: list[tuple[float, Fault]] = []
         self._left = {(fault.port, fault.nth): fault for fault in faults}
         self._trace = hashlib.sha256()
 
@@ -67,9 +70,14 @@ class World:
         if self.steps > MAX_STEPS:
             raise RunAway
         self.note(process.name, f"{port} {detail}")
+        self.before_step(process)
         if process.kind == "client":
             return None
         whole = self._take("process")
+        if whole is None and process.calls:
+            whole = self._take("call")
+            if whole is None and port == "postgres":
+                whole = self._take("ending" if process.endings else "lease")
         if whole is not None:
             self.note(process.name, f"STRUCK {whole}")
             self.strike(whole, process)
@@ -97,4 +105,5 @@ class World:
         fault = self._left.pop((port, self.uses[port]), None)
         if fault is not None:
             self.hits[f"{port}/{fault.kind}"] += 1
+            self.strikes.append((asyncio.get_running_loop().time(), fault))
         return fault
