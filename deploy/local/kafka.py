@@ -16,7 +16,13 @@ from aiokafka.errors import KafkaError
 from deploy.local.child import Child, Launch, log_tail
 from deploy.local.errors import PartFailed
 from deploy.local.kafka_jars import class_path
-from deploy.local.kafka_settings import JVM_FLAGS, KafkaAccess, log_properties, server_properties
+from deploy.local.kafka_settings import (
+    JVM_FLAGS,
+    KafkaAccess,
+    SideDoor,
+    log_properties,
+    server_properties,
+)
 from deploy.local.part import Note, Server, base_environment, local_module, silent
 from deploy.local.private_files import write_private
 
@@ -31,6 +37,9 @@ class KafkaServer(Server):
         controller_port: A second port on 127.0.0.1, used by the node itself.
         access: Who may connect; by default everybody on this machine.
         jvm_flags: Added to ``JVM_FLAGS``, for instance a start-up cache of ``kafka_aot``.
+
+    Attributes:
+        side_doors: Further listeners, from the next start on.
     """
 
     name = "kafka"
@@ -53,6 +62,7 @@ class KafkaServer(Server):
         self._access = access
         self._jvm_flags = tuple(jvm_flags)
         self._jars: list[Path] = []
+        self.side_doors: Sequence[SideDoor] = ()
 
     @property
     def url(self) -> str:
@@ -103,6 +113,7 @@ class KafkaServer(Server):
                 controller_port=self._controller_port,
                 data_path=self.data_path,
                 access=self._access,
+                side_doors=self.side_doors,
             ),
         )
         write_private(self.folder / "log4j2.properties", log_properties(self.log_path))

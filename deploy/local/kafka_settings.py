@@ -1,6 +1,6 @@
 """The text of Kafka's settings: one node that is broker and controller, small and quick."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,19 +70,42 @@ class KafkaAccess:
             raise ValueError(msg)
 
 
+@dataclass(frozen=True, slots=True)
+class SideDoor:
+    """A further listener, whose clients are told another port to come back to: that of a proxy.
+
+    Attributes:
+        port: Where the broker listens, on 127.0.0.1.
+        advertised_port: What it tells the clients that came this way.
+    """
+
+    port: int
+    advertised_port: int
+
+
 def server_properties(
-    *, port: int, controller_port: int, data_path: Path, access: KafkaAccess | None = None
+    *,
+    port: int,
+    controller_port: int,
+    data_path: Path,
+    access: KafkaAccess | None = None,
+    side_doors: Sequence[SideDoor] = (),
 ) -> str:
     """``server.properties`` for one node on 127.0.0.1; mode 0600 is due where ``access`` is."""
     clients = f"{CLIENT_LISTENER}://127.0.0.1:{port}"
     protocol = "PLAINTEXT" if access is None else "SASL_PLAINTEXT"
+    names = [f"SIDE_DOOR_{number}" for number in range(len(side_doors))]
+    doors = list(zip(names, side_doors, strict=True))
+    listening = [f"{name}://127.0.0.1:{door.port}" for name, door in doors]
+    advertised = [f"{name}://127.0.0.1:{door.advertised_port}" for name, door in doors]
+    controller = f"{CONTROLLER_LISTENER}://127.0.0.1:{controller_port}"
     settings: dict[str, str | int] = {
         **_FIXED,
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"{clients},{CONTROLLER_LISTENER}://127.0.0.1:{controller_port}",
-        "advertised.listeners": clients,
-        "listener.security.protocol.map": (
-            f"{CLIENT_LISTENER}:{protocol},{CONTROLLER_LISTENER}:{protocol}"
+        "listeners": ",".join([clients, *listening, controller]),
+        "advertised.listeners": ",".join([clients, *advertised]),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name in (CLIENT_LISTENER, *names, CONTROLLER_LISTENER)
         ),
         "inter.broker.listener.name": CLIENT_LISTENER,
         "log.dirs": str(data_path),

@@ -17,6 +17,7 @@ from deploy.local.errors import LocalStackError
 from deploy.local.identity import ProcessIdentity, boot_id
 from deploy.local.kafka import KafkaServer
 from deploy.local.kafka_aot import QuickKafkaServer
+from deploy.local.kafka_settings import SideDoor
 from deploy.local.model import MODEL, ModelServer
 from deploy.local.part import Note, Server
 from deploy.local.ports import holder, is_free, pick_port
@@ -81,6 +82,7 @@ class LocalStack:
         external: The environment that may give parts by URL (``GIVEN_BY``); pass ``os.environ``
             or a selection of it. An empty value counts as not given.
         progress: Told what happens, from the event loop's thread.
+        kafka_side_doors: Listeners of the broker for clients that come through a proxy.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class LocalStack:
         parts: Sequence[PartName] = PARTS,
         external: Mapping[str, str] | None = None,
         progress: Callable[[PartProgress], None] = lambda _progress: None,
+        kafka_side_doors: Sequence[SideDoor] = (),
     ) -> None:
+        self._kafka_side_doors = kafka_side_doors
         self.data_dir = data_dir.absolute()
         self._external = {name: value for name, value in (external or {}).items() if value}
         self._wanted = tuple(name for name in PARTS if name in parts)
@@ -338,6 +342,7 @@ class LocalStack:
             controller_port=self.credentials.ports["controller"],
             note=note,
         )
+        server.side_doors = self._kafka_side_doors
         self._servers["kafka"] = server
         await server.start()
 

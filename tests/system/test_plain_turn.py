@@ -22,14 +22,24 @@ AT_ONCE = 64
 
 
 async def test_a_message_is_answered_and_the_next_plan_holds_it(house: House) -> None:
+    began = await house.moment()
     client = await house.client()
     conversation = await client.conversation()
 
     first = await client.say(conversation, "What is the first?")
     second = await client.say(conversation, "And the second?")
 
-    (await house.verdict()).require(
-        one_turn_per_key=2, one_terminal_per_turn=2, stream_equals_store=6
+    (await house.verdict(since=began)).require(
+        one_turn_per_key=8,
+        one_terminal_per_turn=8,
+        stream_equals_store=10,
+        current_turn_once_in_plan=2,
+        superseded_excluded=2,
+        plan_within_budget=2,
+        plan_deterministic=4,
+        tenant_isolation=16,
+        canary_seen=2,
+        at_rest=11,
     )
     assert first.stream is not None
     assert first.stream.text == fast_text()
@@ -44,8 +54,7 @@ async def test_a_message_is_answered_and_the_next_plan_holds_it(house: House) ->
 async def test_twenty_posts_of_one_key_over_two_gateways_are_one_turn(house: House) -> None:
     client = await house.client()
     conversation = await client.conversation()
-    text = f"storm-{uuid4().hex[:8]} at once"
-    post = client.note(conversation, text)
+    post = client.note(conversation, f"storm-{uuid4().hex[:8]} at once")
 
     await asyncio.gather(*(client.send_once(post, gateway=n) for n in range(STORM)))
     await client.follow(post)
@@ -53,7 +62,7 @@ async def test_twenty_posts_of_one_key_over_two_gateways_are_one_turn(house: Hou
     assert {reply.status for reply in post.replies} <= {200, 202}
     assert len({reply.body["turn_id"] for reply in post.replies}) == 1
     assert [reply.status for reply in post.replies].count(202) == 1
-    calls = [r for r in house.provider.requests if r.last_user_message == text]
+    calls = [r for r in house.provider.requests if r.last_user_message == post.text]
     assert len(calls) == 1
     (await house.verdict()).require(one_turn_per_key=3, stream_equals_store=3)
 
@@ -90,7 +99,7 @@ async def test_two_hundred_conversations_keep_order_inside_each(house: House) ->
     assert len(seen) == total
     for number in range(CONVERSATIONS):
         mine = [r for r in seen if r.last_user_message.startswith(f"{marker} {number}.")]
-        said = [request.last_user_message for request in mine]
+        said = [request.last_user_message.partition(" canary")[0] for request in mine]
         assert said == [f"{marker} {number}.{turn}" for turn in range(TURNS_EACH)]
         for earlier, later in pairwise(mine):
             assert earlier.ended_at is not None

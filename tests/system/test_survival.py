@@ -81,6 +81,7 @@ async def test_a_process_killed_at_a_named_point_costs_no_turn(
 ) -> None:
     marker = f"{row}-{uuid4().hex[:6]}"
     house.provider.script(slow_rule(marker))
+    began = await house.moment()
     client, post = await asked(house, marker)
     armed = await house.arm(service, point)
     reader = asyncio.create_task(ended(client, post))
@@ -90,8 +91,13 @@ async def test_a_process_killed_at_a_named_point_costs_no_turn(
 
     assert turn["status"] in statuses, turn
     assert calls(house, marker) == provider_calls
-    (await house.verdict()).require(
-        one_turn_per_key=2, one_terminal_per_turn=1, stream_equals_store=3
+    (await house.verdict(since=began)).require(
+        one_turn_per_key=5,
+        one_terminal_per_turn=4,
+        stream_equals_store=4,
+        plan_deterministic=1 + provider_calls,
+        tenant_isolation=8,
+        canary_seen=1,
     )
 
 

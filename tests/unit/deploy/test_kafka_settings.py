@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kafka import new_cluster_id
-from deploy.local.kafka_settings import KafkaAccess, log_properties, server_properties
+from deploy.local.kafka_settings import KafkaAccess, SideDoor, log_properties, server_properties
 
 
 def settings(access: KafkaAccess | None = None) -> dict[str, str]:
@@ -13,6 +13,23 @@ def settings(access: KafkaAccess | None = None) -> dict[str, str]:
 
 def test_every_listener_is_on_the_loopback_address() -> None:
     assert settings()["listeners"] == "CLIENTS://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+
+
+def test_a_side_door_tells_its_clients_another_port() -> None:
+    doors = [SideDoor(port=10, advertised_port=11), SideDoor(port=20, advertised_port=21)]
+    text = server_properties(port=1, controller_port=2, data_path=Path("/d"), side_doors=doors)
+    got = dict(line.split("=", 1) for line in text.splitlines())
+
+    assert got["listeners"].split(",")[1:3] == [
+        "SIDE_DOOR_0://127.0.0.1:10",
+        "SIDE_DOOR_1://127.0.0.1:20",
+    ]
+    assert got["advertised.listeners"].split(",") == [
+        "CLIENTS://127.0.0.1:1",
+        "SIDE_DOOR_0://127.0.0.1:11",
+        "SIDE_DOOR_1://127.0.0.1:21",
+    ]
+    assert "SIDE_DOOR_1:PLAINTEXT" in got["listener.security.protocol.map"]
 
 
 def test_topics_are_never_made_by_asking_for_them() -> None:
