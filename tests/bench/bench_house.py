@@ -6,12 +6,14 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID
 
 import aiohttp
 
-from deploy.local.processes import ServiceSpec
+from deploy.local.part import Server
+from deploy.local.processes import ServiceSpec, Supervisor
+from deploy.local.stack import PartName
 from tests.rig.house import WORKERS, House
 from tests.rig.ledger import Ledger
 
@@ -24,15 +26,18 @@ STORES = ("postgres", "kafka", "valkey")
 
 
 class ProviderProcess:
-    """The scripted provider, started as ``python -m tests.rig.provider``."""
+    """A provider as a process of its own; the scripted one unless another module is named."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, module: str = "tests.rig.provider", *arguments: str, python: str = sys.executable
+    ) -> None:
+        self._command = (python, "-m", module, *arguments)
         self._process: asyncio.subprocess.Process | None = None
         self.base_url = ""
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.rig.provider", "--record", str(RECORDED)),
+            *self._command,
             stdout=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
@@ -77,7 +82,9 @@ class BenchHouse(House):
 
     def __init__(self, data_dir: Path, *, profiled: str = "") -> None:
         super().__init__(data_dir)
-        self.provider = ProviderProcess()
+        # A service that gives up, as one does that a restart helps, is started again as by `up`.
+        self.supervisor = Supervisor(data_dir / "services", keep_alive=True)
+        self.provider = ProviderProcess("tests.rig.provider", "--record", str(RECORDED))
         self._profiled = profiled
 
     def spec(self, name: str, index: int = 0) -> ServiceSpec:
@@ -91,12 +98,27 @@ class BenchHouse(House):
         }
         return ServiceSpec(name, env, index, module="tests.bench.profiled")
 
+    async def restart_llm(self, base_url: str = "", *, calls_at_once: int = 0) -> None:
+        """Point llm_gateway to another provider, or back to the scripted one."""
+        env = dict(self.spec("llm_gateway").env)
+        if base_url:
+            env["LLM_BASE_URL"] = base_url
+        if calls_at_once:
+            env["TURNWIRE_LLM_GATEWAY__MAX_RUNNING"] = str(calls_at_once)
+        await self.process("llm_gateway").restart(env=env)
+
     def pids(self) -> dict[str, int]:
         """Every process that takes part, by the name the page uses."""
         named = {name: self.process(name).pid for name in SERVICES}
-        named |= {name: self.stack.servers[name].pid for name in STORES}
+        named |= {name: self.server(name).pid for name in STORES}
         named |= {"provider": self.provider.pid, "driver": os.getpid()}
         return {name: pid for name, pid in named.items() if pid is not None}
+
+    def server(self, name: str) -> Server:
+        """A service's or a store's process."""
+        if name in SERVICES:
+            return self.process(name)
+        return self.stack.servers[cast("PartName", name)]
 
     async def ledger(self) -> tuple[str, Ledger]:
         """A key, and the ledger of its tenant, which the final check compares with the rows."""

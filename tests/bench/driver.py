@@ -57,8 +57,8 @@ class TurnwireClient:
         address = urlsplit(base_url)
         assert address.hostname is not None
         assert address.port is not None
-        bearer = {"Authorization": f"Bearer {key}"}
-        self._caller = Caller(address.hostname, address.port, bearer)
+        self.authorization = f"Bearer {key}"
+        self._caller = Caller(address.hostname, address.port, {"Authorization": self.authorization})
         self._ledger = ledger
         self._name = name
         self._asked = 0

@@ -36,10 +36,16 @@ class CpuReading:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """MiB of a process with its children; ``pss`` counts shared pages once over all."""
+    """MiB of a process with its children.
+
+    Attributes:
+        pss: Counts shared pages once over all.
+        own: Only pages that nobody shares; what a leak adds to.
+    """
 
     rss: float
     pss: float
+    own: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,15 @@ def children_of(pid: int) -> list[int]:
 
 def read_memory(pid: int) -> Memory:
     """Memory of a process and its children; our own children are measured by themselves."""
-    rss = pss = 0.0
+    kib = {"Rss": 0, "Pss": 0, "Private_Clean": 0, "Private_Dirty": 0}
     for one in (pid, *(() if pid == os.getpid() else children_of(pid))):
         with suppress(FileNotFoundError, ProcessLookupError):
             for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name in ("Rss", "Pss"):
-                    kib = int(value.split()[0])
-                    rss, pss = rss + kib * (name == "Rss"), pss + kib * (name == "Pss")
-    return Memory(rss / MIB, pss / MIB)
+                if name in kib:
+                    kib[name] += int(value.split()[0])
+    own = kib["Private_Clean"] + kib["Private_Dirty"]
+    return Memory(kib["Rss"] / MIB, kib["Pss"] / MIB, own / MIB)
 
 
 def measure_fsync(folder: Path) -> Fsync:

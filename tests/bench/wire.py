@@ -78,7 +78,7 @@ class Link(asyncio.Protocol):
             mark: Bytes that show the first token.
         """
         assert self._transport is not None
-        done = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting = _Waiting(Answer(perf_counter()), mark, done)
         self._transport.write(request)
         async with asyncio.timeout(ANSWER_BOUND_S):
