@@ -9,7 +9,7 @@ UV_VERSION := 0.13.9
 STAMP := $(VENV)/.set-up
 
 .PHONY: help setup demo up down smoke test test-contract test-system test-system-packages sim \
-	lint type fmt bench docs clean
+	mutants test-chaos lint type fmt bench bench-peer soak docs clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,13 @@ test-system-packages: $(STAMP)  ## Lanes that need Debian's packages (chromium)
 sim: $(STAMP)  ## Play SEEDS (600) simulated runs under faults, or replay SEED
 	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),600))
 
+mutants: $(STAMP)  ## Break the house on purpose, one fault at a time; LANE=full for all of them
+	@$(BIN)/python -m tests.mutants --lane $(or $(LANE),ci)
+
+# The gate plays one seed, so that two runs of one commit meet the same faults.
+test-chaos: $(STAMP)  ## Kill, cut and starve the real house under load; LANE=full, SEED=n, WRITE=1
+	@$(BIN)/python -m tests.chaos --lane $(or $(LANE),ci) --seed $(or $(SEED),2) $(if $(WRITE),--write)
+
 lint: $(STAMP)  ## ruff, formatting, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -63,12 +70,18 @@ fmt: $(STAMP)  ## Format and sort imports
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Measure speed beside a direct call of the provider; writes docs/benchmarks.md
-	@$(BIN)/python -m tests.bench
+bench: $(STAMP)  ## Measure speed beside a direct call of the provider; QUICK=1 takes two minutes
+	@$(BIN)/python -m tests.bench $(if $(QUICK),--quick)
+
+bench-peer: $(STAMP)  ## Measure beside LangGraph behind FastAPI, in an environment of its own
+	@$(BIN)/python -m tests.bench.peer
+
+soak: $(STAMP)  ## The same load for MINUTES (10); tells what grows
+	@$(BIN)/python -m tests.bench.soak --minutes $(or $(MINUTES),10)
 
 docs: $(STAMP)  ## Write the generated pages and schemas again
 	@$(BIN)/python -m schemas.export
 	@$(BIN)/python -m deploy.docs_settings
 
 clean:  ## Remove the virtual environment and caches (data folders stay)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .bench-peer .mypy_cache .ruff_cache .pytest_cache .hypothesis
