@@ -78,6 +78,7 @@ class Acceptor:
         failpoint("ingestion.after_accept_commit")
         if messages:
             self._relay.hand_over(messages, [row["id"] for row in rows[-1]])
+            await self._relay.let_pass()  # planning waits for this; the announcement comes after
         await self._announcer.announce(
             [
                 (

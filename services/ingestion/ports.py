@@ -16,6 +16,10 @@ class HandOver(Protocol):
         """Send rows that were just committed; never blocks and cannot fail."""
         ...
 
+    async def let_pass(self) -> None:
+        """Let them reach the wire before something less urgent runs."""
+        ...
+
     def take_acknowledged(self) -> list[int]:
         """Ids of rows that the broker has; the caller's transaction deletes them."""
         ...

@@ -67,6 +67,9 @@ class Outgoing:
         self.messages += messages
         self.ids += ids
 
+    async def let_pass(self) -> None:
+        pass
+
     def take_acknowledged(self) -> list[int]:
         return []
 
