@@ -82,7 +82,9 @@ def check(
 def _check_evidence(
     connection: psycopg.Connection[Any], evidence: Evidence, verdict: Verdict
 ) -> None:
-    turns = {row["id"]: row for row in _rows(connection, "select * from ingestion.turns")}
+    turns: dict[UUID, dict[str, Any]] = {}
+    if evidence.topics is not None or evidence.streams is not None:
+        turns = {row["id"]: row for row in _rows(connection, "select * from ingestion.turns")}
     if evidence.topics is not None:
         telling.check_topics(evidence.topics, turns, verdict)
         isolation.check_topics(evidence.topics, verdict)

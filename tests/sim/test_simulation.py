@@ -1,5 +1,6 @@
 """A short campaign in every test run: promises hold, runs repeat, and broken houses are caught."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -87,13 +88,15 @@ def test_a_failing_seed_is_shrunk_and_told_with_its_promise(
 
 
 def test_a_campaign_that_saw_too_little_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    campaign = Campaign(played={str(seed): "" for seed in range(400)})
+    hits = Counter({"provider/hang": 1})
+    campaign = Campaign(played={str(seed): "" for seed in range(400)}, hits=hits)
 
     assert report(campaign) == 1
     printed = capsys.readouterr().out
     assert "seen too little: plan_deterministic was checked on 0 items, not on 2400" in printed
     assert "client/resume" in printed
-    assert "provider/cut" in printed
+    assert "provider/cut, provider/refused" in printed
+    assert "never hit: process, call, lease" in printed
 
 
 def test_kept_cases_are_those_of_broken_houses_or_once_failed() -> None:
