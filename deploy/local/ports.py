@@ -2,6 +2,7 @@
 
 import random
 import socket
+from collections import deque
 from collections.abc import Collection
 
 from deploy.local.errors import PortBusy
@@ -11,6 +12,10 @@ from deploy.local.identity import listener
 # its port free again, since no client of anything can have been given it meanwhile.
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 MAX_TRIES = 200  # of 12,000 ports; a machine with that many listeners has another problem
+
+# Ports of servers that may not listen yet: of forty chosen at random, two would be the same one in
+# six of a hundred starts. Only the newest, so that a long run never uses the range up.
+_given: deque[int] = deque(maxlen=2_000)
 
 
 def is_free(port: int) -> bool:
@@ -27,12 +32,15 @@ def is_free(port: int) -> bool:
 def pick_port(*, avoid: Collection[int] = ()) -> int:
     """A free port of our range, chosen at random so that stacks side by side rarely meet.
 
+    This process has not been given it before, as far as it remembers.
+
     Raises:
         PortBusy: If none of ``MAX_TRIES`` choices was free.
     """
     for _ in range(MAX_TRIES):
         port = random.randrange(FIRST_PORT, LAST_PORT)
-        if port not in avoid and is_free(port):
+        if port not in avoid and port not in _given and is_free(port):
+            _given.append(port)
             return port
     raise PortBusy(
         f"No free port was found between {FIRST_PORT} and {LAST_PORT} on 127.0.0.1 in "

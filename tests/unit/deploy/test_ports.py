@@ -28,3 +28,9 @@ def test_a_busy_port_is_reported_with_the_process_that_holds_it_and_what_to_do()
 
 def test_a_free_port_is_no_error() -> None:
     require_free(pick_port(), purpose="the chat page")
+
+
+def test_no_port_is_given_twice_before_its_server_listens() -> None:
+    ports = [pick_port() for _ in range(400)]  # drawn afresh, 400 of 12,000 would hold a pair
+
+    assert len(set(ports)) == len(ports)
