@@ -52,7 +52,12 @@ async def running_turn(house: House, name: str) -> Running:
     async def has_begun() -> bool:
         return post.stream is not None and post.stream.text == "So "
 
+    async def is_generating() -> bool:  # the row follows the stream within a quarter of a second
+        turn = await client.get(f"/v1/turns/{post.turn_id}")
+        return bool(turn["status"] == "generating")
+
     await until(has_begun)
+    await until(is_generating)
     (row,) = await house.rows(
         "select t.*, s.step_id from ingestion.turns t join context_assembly.steps s "
         "on s.turn_id = t.id where t.id = %s",
