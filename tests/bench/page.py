@@ -36,8 +36,8 @@ Clients work in a closed loop over one kept connection each: a message is posted
 `Accept: text/event-stream`, and the next one leaves when the answer was read to its end and
 verified (text, one `done`, status, length, hash). Each client has conversations of its own and
 takes a fresh one, made before the clock runs, after {TURNS_PER_CONVERSATION} turns.
-{WARM_UP_S:.0f} s of warming up come first, and the window of one client alone is {LONGER_ALONE} times as long as the
-others. At the end the rows are compared with what the clients saw."""
+{WARM_UP_S:.0f} s of warming up come first. The window of one client alone is {LONGER_ALONE} times
+as long as the others. At the end the rows are compared with what the clients saw."""
 
 CPU_NOTE = "Milliseconds of CPU per turn; Postgres with all backends."
 OPEN_NOTE = f"""\
