@@ -48,7 +48,7 @@ LEAST_CHECKED: Mapping[str, float] = {
     "tenant_isolation": 30,
     "canary_seen": 8,
     "at_rest": 10,
-    "recovery_in_time": 0.02,
+    "recovery_in_time": 0.01,  # few deaths meet a turn and no other fault
 }
 """A campaign looked at each promise at least so often a seed, or it has seen nothing."""
 
