@@ -40,7 +40,6 @@ WARM_UP_S = 12.0
 """The broker's first compiler and every pool, plan and cache have settled by then."""
 
 WARM_UP_CLIENTS = 16
-SETTLE_S = 3.0  # the server's own cleaning up after what was just made
 
 LONGER_ALONE = 3
 """One client asks a few hundred times in a window, while the machine's speed moves by a fifth from
@@ -231,7 +230,6 @@ class Measuring:
         ours = self._clients[:clients]
         seconds = self._options.seconds * (LONGER_ALONE if clients == 1 else 1)
         await prepare(ours, seconds)
-        await asyncio.sleep(SETTLE_S)
         pids = self._house.pids()
         before = read_cpu(pids)
         samples = await closed_loop([client.next_turn for client in ours], seconds=seconds)
