@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,14 +184,7 @@ class TurnHandlers:
         missing = set(chain.from_iterable(drafted.texts_missing for drafted in drafts))
         texts = dict(facts.texts)
         if missing:
-            asked = asyncio.create_task(transaction.texts(missing))
-            try:
-                await asyncio.sleep(0)  # the question is on its way; plans are judged meanwhile
-                plans = [judge(drafted) for drafted in drafts]
-            finally:
-                texts |= await asked
-        else:
-            plans = [judge(drafted) for drafted in drafts]
+            texts |= await transaction.texts(missing)
         asked_for: dict[UUID, dict[str, str]] = {}
         for key, text in texts.items():
             asked_for.setdefault(key.tenant_id, {})[str(key.message_id)] = text
@@ -202,7 +194,7 @@ class TurnHandlers:
                 judged.start.reading.short_texts()
                 | asked_for.get(judged.start.event.tenant_id, {}),
             )
-            for judged in plans
+            for judged in map(judge, drafts)
         ]
 
     def _finish(self, judged: Judged, texts: Mapping[str, str]) -> Outcome:

@@ -172,7 +172,7 @@ def draft(start: Start, counted: Mapping[TextKey, int]) -> Draft:
 
 
 def judge(drafted: Draft) -> Judged:
-    """Lay a draft out and check it; needs no text, so it is done while the texts are read."""
+    """Lay a draft out and check it; needs no text."""
     start = drafted.start
     if drafted.suffix is None:
         return Judged(start, None)
