@@ -1,6 +1,6 @@
 """Builds the AsyncAPI 3 document of all topics from the topic files and the event registry."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from schemas.topic_files import TopicFile
 
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"
-DOCUMENT_VERSION = "1.0.0"  # of the contract: rises with an added event, topic or version
+DOCUMENT_VERSION = "1.1.0"  # of the contract: rises with an added event, topic or version
 
 _SCHEMA_REF = "#/components/schemas/{model}"
 _UUID_TEXT = {"type": "string", "format": "uuid"}
@@ -27,9 +27,10 @@ _HEADERS: dict[str, Any] = {
         "traceparent": {"type": "string", "description": "W3C trace context of the turn."},
     },
 }
+_DOOR_FIELDS = ("door-key-id", "door-mac")
 _DOOR_HEADERS: dict[str, Any] = {
     "type": "object",
-    "required": [*_HEADERS["required"], "door-key-id", "door-mac"],
+    "required": [*_HEADERS["required"], *_DOOR_FIELDS],
     "properties": {
         **_HEADERS["properties"],
         "door-key-id": {**_UUID_TEXT, "description": "Which door key signed the record."},
@@ -78,7 +79,11 @@ def document(topics: Iterable[TopicFile], examples: Mapping[str, list[Any]]) -> 
         "operations": dict(_operations(files, events)),
         "components": {
             "messages": {
-                event.__name__: _message(file, event, examples.get(event.__name__, []))
+                event.__name__: _message(
+                    [file for file in files if event in events[file.topic]],
+                    event,
+                    examples.get(event.__name__, []),
+                )
                 for file in files
                 for event in events[file.topic]
             },
@@ -131,14 +136,22 @@ def _operations(
                 )
 
 
-def _message(file: TopicFile, event: type[Data], examples: list[Any]) -> dict[str, Any]:
+def _headers(files: Iterable[TopicFile]) -> dict[str, Any]:
+    """Of a message that travels on these topics: what the door signs is required there alone."""
+    is_of_door = ["door" in file.producers for file in files]
+    if not any(is_of_door):
+        return _HEADERS
+    return _DOOR_HEADERS if all(is_of_door) else {**_DOOR_HEADERS, "required": _HEADERS["required"]}
+
+
+def _message(files: Sequence[TopicFile], event: type[Data], examples: list[Any]) -> dict[str, Any]:
     summary = (event.__doc__ or "").strip().splitlines()[0]
     return {
         "name": event.__name__,
         "title": f"{event.TYPE}, version {event.VERSION}",
         "summary": summary,
         "contentType": "application/json",
-        "headers": _DOOR_HEADERS if "door" in file.producers else _HEADERS,
+        "headers": _headers(files),
         "payload": {
             "allOf": [
                 {"$ref": _SCHEMA_REF.format(model="Envelope")},

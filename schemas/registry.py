@@ -8,9 +8,27 @@ from schemas.generations import (
     GenerationFailedV1,
     GenerationInterruptedV1,
 )
-from schemas.requests import ConversationCreateRequestedV1, TurnRequestedV1
+from schemas.requests import (
+    AnswerRequestedV1,
+    ConversationCreateRequestedV1,
+    ConversationDeleteRequestedV1,
+    ConversationRestoreRequestedV1,
+    ConversationUpdateRequestedV1,
+    MessageDeleteRequestedV1,
+    MessageEditRequestedV1,
+    TurnRequestedV1,
+)
 from schemas.steps import StepPlannedV1, StepRefusedV1
-from schemas.turns import TurnAcceptedV1, TurnCancelRequestedV1, TurnEndedV1, TurnStartedV1
+from schemas.turns import (
+    ConversationDeletedV1,
+    ConversationPurgedV1,
+    ConversationRestoredV1,
+    MessageDeletedV1,
+    TurnAcceptedV1,
+    TurnCancelRequestedV1,
+    TurnEndedV1,
+    TurnStartedV1,
+)
 
 TURN_REQUESTS = "turn.requests"
 TURN_EVENTS = "turn.events"
@@ -19,15 +37,35 @@ GENERATION_EVENTS = "generation.events"
 DEAD_LETTER_SUFFIX = ".dlq"
 
 EVENTS_OF_TOPIC: dict[str, tuple[type[Data], ...]] = {
-    TURN_REQUESTS: (ConversationCreateRequestedV1, TurnRequestedV1),
-    TURN_EVENTS: (TurnAcceptedV1, TurnStartedV1, TurnCancelRequestedV1, TurnEndedV1),
+    TURN_REQUESTS: (
+        ConversationCreateRequestedV1,
+        TurnRequestedV1,
+        MessageEditRequestedV1,
+        AnswerRequestedV1,
+        TurnCancelRequestedV1,
+        MessageDeleteRequestedV1,
+        ConversationUpdateRequestedV1,
+        ConversationDeleteRequestedV1,
+        ConversationRestoreRequestedV1,
+    ),
+    TURN_EVENTS: (
+        TurnAcceptedV1,
+        TurnStartedV1,
+        TurnCancelRequestedV1,
+        TurnEndedV1,
+        MessageDeletedV1,
+        ConversationDeletedV1,
+        ConversationRestoredV1,
+        ConversationPurgedV1,
+    ),
     CONTEXT_EVENTS: (StepPlannedV1, StepRefusedV1),
     GENERATION_EVENTS: (GenerationCompletedV1, GenerationInterruptedV1, GenerationFailedV1),
 }
 
 ALL_EVENTS: tuple[type[Data], ...] = tuple(
-    data for events in EVENTS_OF_TOPIC.values() for data in events
+    dict.fromkeys(data for events in EVENTS_OF_TOPIC.values() for data in events)
 )
+"""Each once, though a cancel travels on two topics: first as a wish, then as a fact."""
 
 _CODEC = Codec(ALL_EVENTS)
 

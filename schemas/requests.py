@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from schemas.envelope import Data
 
@@ -83,3 +83,88 @@ class TurnRequestedV1(Data):
     options: dict[str, Any] | None = None
     said_at: datetime | None = Field(default=None, description="The author's own clock.")
     time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
+
+
+class MessageEditRequestedV1(Data):
+    """A user said a message again in other words and is owed an answer to the new ones.
+
+    ``key`` is the idempotency key; the envelope's ``correlation_id`` is the turn it derives. The
+    message that is edited stays as it is, on the branch it stands on.
+    """
+
+    TYPE: ClassVar[str] = "message.edit_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    key: str = Field(min_length=1, max_length=MAX_KEY_CHARACTERS)
+    message_id: UUID = Field(description="The user message that the new one supersedes.")
+    parts: tuple[TextPart, ...] = Field(min_length=1, max_length=MAX_PARTS)
+    policy: Policy | None = None
+    model: str | None = Field(default=None, max_length=MAX_MODEL_CHARACTERS)
+    options: dict[str, Any] | None = None
+    said_at: datetime | None = Field(default=None, description="The author's own clock.")
+    time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
+
+
+class AnswerRequestedV1(Data):
+    """A user wants another answer to the same question, or the rest of an unfinished one.
+
+    ``key`` is the idempotency key; the envelope's ``correlation_id`` is the turn it derives.
+    """
+
+    TYPE: ClassVar[str] = "answer.requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    key: str = Field(min_length=1, max_length=MAX_KEY_CHARACTERS)
+    kind: Literal["regenerate", "continue"]
+    turn_id: UUID = Field(description="The ended turn whose answer is made again or continued.")
+    policy: Policy | None = None
+    model: str | None = Field(default=None, max_length=MAX_MODEL_CHARACTERS)
+    options: dict[str, Any] | None = None
+
+
+class MessageDeleteRequestedV1(Data):
+    """Somebody wants a message gone; the envelope's ``correlation_id`` is its conversation."""
+
+    TYPE: ClassVar[str] = "message.delete_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    message_id: UUID
+
+
+class ConversationUpdateRequestedV1(Data):
+    """Somebody wants another title or another policy; None leaves what is there."""
+
+    TYPE: ClassVar[str] = "conversation.update_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+    title: str | None = Field(default=None, max_length=MAX_TITLE_CHARACTERS)
+    policy: Policy | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "ConversationUpdateRequestedV1":
+        if self.title is None and self.policy is None:
+            msg = "an update names a title or a policy"
+            raise ValueError(msg)
+        return self
+
+
+class ConversationDeleteRequestedV1(Data):
+    """Somebody wants a conversation gone: at once from sight, later from the database."""
+
+    TYPE: ClassVar[str] = "conversation.delete_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID
+
+
+class ConversationRestoreRequestedV1(Data):
+    """Somebody wants a deleted conversation back, while its rows are still there."""
+
+    TYPE: ClassVar[str] = "conversation.restore_requested"
+
+    request_id: UUID = Field(description="Equals the envelope's id.")
+    principal_id: UUID

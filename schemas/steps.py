@@ -1,7 +1,7 @@
 """What the model will be shown: topic ``context.events``, told by context_assembly alone."""
 
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -21,6 +21,9 @@ class StepPlannedV1(Data):
     model: str
     fingerprint: str = Field(description="SHA-256 of the payload, hexadecimal.")
     deadline_at: datetime
+    limited_by: Literal["turn", "step"] = Field(
+        default="turn", description="Whose time ends first at ``deadline_at``."
+    )
 
 
 class StepRefusedV1(Data):

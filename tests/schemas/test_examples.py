@@ -8,8 +8,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from schemas.envelope import Data, encode
+from schemas.errors import MalformedEvent
 from schemas.export import EXAMPLES_FOLDER, examples_of, json_schemas
-from schemas.registry import ALL_EVENTS, decode
+from schemas.registry import ALL_EVENTS, EVENTS_OF_TOPIC, TURN_EVENTS, TURN_REQUESTS, decode
+from schemas.requests import ConversationUpdateRequestedV1
+from schemas.turns import TurnCancelRequestedV1 as CANCEL  # noqa: N814 -- a constant of this file
 
 PATHS = sorted(EXAMPLES_FOLDER.rglob("*.json"))
 
@@ -70,3 +73,22 @@ def test_an_example_that_lost_a_required_field_would_be_noticed() -> None:
     record["data"] = {}
     with pytest.raises(Exception, match="does not fit its schema"):
         decode(json.dumps(record).encode())
+
+
+def test_an_update_that_changes_nothing_is_no_update() -> None:
+    record = examples_of(ConversationUpdateRequestedV1)
+    _, value = next(iter(record))
+    value["data"] |= {"title": None, "policy": None}
+
+    with pytest.raises(MalformedEvent):
+        decode(json.dumps(value).encode())
+
+
+def test_a_cancel_is_the_same_event_as_a_wish_and_as_a_fact() -> None:
+    told = {stem: decode(json.dumps(value).encode()) for stem, value in examples_of(CANCEL)}
+
+    assert told["asked_at_the_door"].data.request_id == told["asked_at_the_door"].id
+    assert told["by_the_user"].data.principal_id is None
+    for topic in (TURN_REQUESTS, TURN_EVENTS):
+        assert CANCEL in EVENTS_OF_TOPIC[topic]
+    assert ALL_EVENTS.count(CANCEL) == 1
