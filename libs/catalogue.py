@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from libs.errors import Terminal
+from libs.errors import MisconfiguredSettings
 from libs.tokens import TOKENIZERS
+from schemas.prompt_plan import SECTIONS, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +21,11 @@ DEFAULT_PATH: Final = Path(__file__).resolve().parent.parent / "deploy" / "model
 """The catalogue that ships; the setting TURNWIRE_MODELS_FILE names another one."""
 
 
-class CatalogueInvalid(Terminal):
+UNLISTED: Final = "*"
+"""Name of the card that stands for every model without a table."""
+
+
+class CatalogueInvalid(MisconfiguredSettings):
     """The catalogue's file cannot be read or says something impossible."""
 
     code = "catalogue.invalid"
@@ -33,6 +39,41 @@ class Prices(BaseModel):
     input_usd: Annotated[float, Field(ge=0)] | None = None
     cached_input_usd: Annotated[float, Field(ge=0)] | None = None
     output_usd: Annotated[float, Field(ge=0)] | None = None
+
+
+class SectionCard(BaseModel):
+    """How much of a prompt one section may have, in tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    floor: int = Field(default=0, ge=0, description="Kept free for it while others are filled.")
+    ceiling: int | None = Field(
+        default=None, ge=0, description="The most it may use; left out: what is left."
+    )
+    priority: int = Field(
+        default=0, ge=0, description="A lower number is filled earlier, of those that give way."
+    )
+
+    @model_validator(mode="after")
+    def _floor_is_below_the_ceiling(self) -> Self:
+        if self.ceiling is not None and self.floor > self.ceiling:
+            msg = f"floor {self.floor} is above ceiling {self.ceiling}"
+            raise ValueError(msg)
+        return self
+
+
+_GIVES_WAY: Final[tuple[Section, ...]] = ("summary", "memory", "retrieved", "tools", "history")
+
+_NEVER_TRIMMED: Final[tuple[Section, ...]] = ("system", "workspace")
+"""What the operator says is shown whole, as long as its ceiling allows."""
+
+
+def _default_sections() -> dict[Section, SectionCard]:
+    """Without a word in the file: no floor, no ceiling, history filled last."""
+    return {
+        section: SectionCard(priority=_GIVES_WAY.index(section) + 1 if section in _GIVES_WAY else 0)
+        for section in SECTIONS
+    }
 
 
 class ModelCard(BaseModel):
@@ -62,6 +103,13 @@ class ModelCard(BaseModel):
     alternate_roles: bool = Field(
         default=False, description="The model refuses two user messages in a row."
     )
+    can_continue: bool = Field(
+        default=False,
+        description="The model goes on from an unfinished answer of its own at the prompt's end.",
+    )
+    image_tokens: int = Field(
+        default=1_600, ge=1, le=3_000, description="An image whose dimensions nobody can read."
+    )
     prices: Prices = Prices()
 
     @field_validator("tokenizer")
@@ -79,13 +127,27 @@ class ModelCard(BaseModel):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _continuing_needs_two_answers_in_a_row(self) -> Self:
+        if self.can_continue and self.alternate_roles:
+            msg = "can_continue ends a prompt with an answer, which alternate_roles rules out"
+            raise ValueError(msg)
+        return self
+
 
 class Catalogue:
     """All model cards, the default one, and the card of a model that is not listed."""
 
     def __init__(
-        self, cards: Mapping[str, ModelCard], *, default: str, unlisted: ModelCard
+        self,
+        cards: Mapping[str, ModelCard],
+        *,
+        default: str,
+        unlisted: ModelCard,
+        sections: Mapping[str, Mapping[Section, SectionCard]] | None = None,
     ) -> None:
+        self._sections = MappingProxyType(dict(sections or {}))
+        self._any_sections = MappingProxyType(_default_sections())
         self._cards = MappingProxyType(dict(cards))
         self._default = default
         self._unlisted = unlisted
@@ -109,12 +171,22 @@ class Catalogue:
             key = ".".join(str(part) for part in first["loc"]) or "the file"
             raise CatalogueInvalid(f"{path}: {key}: {first['msg']}; correct it there") from error
         cards = {name: _named(card, name) for name, card in file.models.items()}
-        return cls(cards, default=default or file.default, unlisted=_named(file.unlisted, "*"))
+        unlisted = _named(file.unlisted, UNLISTED)
+        sections = {name: _shares(file, card) for name, card in file.models.items()}
+        sections[UNLISTED] = _shares(file, file.unlisted)
+        for card in (*cards.values(), unlisted):
+            _check_budgets(path, card, sections[card.name])
+        return cls(cards, default=default or file.default, unlisted=unlisted, sections=sections)
 
     def model(self, name: str) -> ModelCard:
         """The card of ``name``, or the conservative card for unlisted models under that name."""
         card = self._cards.get(name)
         return card if card is not None else _renamed(self._unlisted, name)
+
+    def sections(self, name: str) -> Mapping[Section, SectionCard]:
+        """How the sections of a prompt for ``name`` share its budget, in the prompt's order."""
+        known = self._sections.get(name) or self._sections.get(UNLISTED)
+        return known if known is not None else self._any_sections
 
     @property
     def default(self) -> ModelCard:
@@ -127,10 +199,21 @@ class Catalogue:
         return tuple(sorted(self._cards))
 
 
+class _Share(BaseModel):
+    """What a file says of a section; what it leaves out comes from the one above."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    floor: int | None = None
+    ceiling: int | None = None
+    priority: int | None = None
+
+
 class _Card(ModelCard):
     """A card as the file spells it: its name is the table's key."""
 
-    name: str = "*"
+    name: str = UNLISTED
+    sections: dict[Section, _Share] = Field(default_factory=dict)
 
 
 class _File(BaseModel):
@@ -138,6 +221,7 @@ class _File(BaseModel):
 
     default: str = Field(min_length=1)
     unlisted: _Card
+    sections: dict[Section, _Share] = Field(default_factory=dict)
     models: dict[str, _Card] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -162,7 +246,50 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _named(card: _Card, name: str) -> ModelCard:
-    return ModelCard.model_validate({**card.model_dump(), "name": name})
+    return ModelCard.model_validate({**card.model_dump(exclude={"sections"}), "name": name})
+
+
+def _shares(file: _File, card: _Card) -> dict[Section, SectionCard]:
+    """The sections of one model: its own word, else the file's, else the default.
+
+    Raises:
+        CatalogueInvalid: A floor is above its ceiling, or a number is below 0.
+    """
+    found = {}
+    for section, default in _default_sections().items():
+        said = default.model_dump()
+        for share in (file.sections.get(section), card.sections.get(section)):
+            if share is not None:
+                said.update(share.model_dump(exclude_none=True))
+        try:
+            found[section] = SectionCard.model_validate(said)
+        except ValidationError as error:
+            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise CatalogueInvalid(f"sections.{section}: {reason}; correct it there") from error
+    return found
+
+
+def _check_budgets(path: Path, card: ModelCard, sections: Mapping[Section, SectionCard]) -> None:
+    """Refuse budgets that no prompt could keep beside the longest reply.
+
+    What is never trimmed counts with its ceiling, since it may be filled; all else with its floor.
+
+    Raises:
+        CatalogueInvalid: Names the sum and the window.
+    """
+    kept = {name: share.ceiling for name, share in sections.items() if name in _NEVER_TRIMMED}
+    ceilings = sum(ceiling for ceiling in kept.values() if ceiling is not None)
+    floors = sum(share.floor for name, share in sections.items() if kept.get(name) is None)
+    prompt = ceilings + floors + card.reply_overhead
+    needed = ceil(prompt * card.safety_factor) + card.max_output
+    if needed > card.window:
+        raise CatalogueInvalid(
+            f"{path}: model {card.name}: the ceilings of {' and '.join(_NEVER_TRIMMED)} "
+            f"({ceilings}), the other sections' floors ({floors}) and reply_overhead "
+            f"({card.reply_overhead}), times safety_factor {card.safety_factor:g}, with max_output "
+            f"({card.max_output}) add up to {needed} tokens, more than the window of "
+            f"{card.window}; lower a ceiling, a floor or max_output"
+        )
 
 
 def _renamed(card: ModelCard, name: str) -> ModelCard:

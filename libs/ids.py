@@ -30,8 +30,16 @@ def conversation_id(tenant: UUID, principal: UUID, key: str) -> ConversationId:
 
 
 def message_id(turn: UUID, role: Literal["user", "assistant"]) -> MessageId:
-    """The one message of that role in a turn."""
+    """The message of that role that a turn writes.
+
+    A turn that answers an earlier question writes no user message: its row names the question.
+    """
     return MessageId(uuid5(turn, role))
+
+
+def branch_id(turn: UUID) -> BranchId:
+    """The branch that a turn opens, where it opens one: a repeat of the request meets it."""
+    return BranchId(uuid5(turn, "branch"))
 
 
 def step_id(turn: UUID, step_no: int) -> StepId:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import uvloop
 from pydantic import ValidationError
 
-from libs.errors import ChatError
+from libs.errors import ChatError, MisconfiguredSettings
 from libs.garbage import collect_rarely
 from libs.kafka.security import KafkaSecurity
 from libs.settings import ServiceSettings
@@ -58,6 +58,9 @@ def run(
     collect_rarely()
     try:
         uvloop.run(_awaited(work, read))
+    except MisconfiguredSettings as error:
+        get_logger().error("service.misconfigured", code=error.code, reason=str(error))
+        return EXIT_USAGE
     except ChatError as error:
         get_logger().error("service.failed", code=error.code, reason=str(error))
         return exit_failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,8 +11,20 @@ from typing import Final, Protocol, cast
 
 from libs.errors import Terminal
 
-TOKENIZERS: Final = frozenset({"o200k_base", "cl100k_base"})
-"""The encodings a model card may name; both come with the package, nothing is downloaded."""
+CONSERVATIVE: Final = "conservative"
+"""For a model whose own tokenizer is not at hand: never below any encoding that is."""
+
+_ENCODINGS: Final = ("cl100k_base", "o200k_base")
+
+TOKENIZERS: Final = frozenset({*_ENCODINGS, CONSERVATIVE})
+"""The tokenizers a model card may name; all come with the package, nothing is downloaded."""
+
+# Small vocabularies have few whole characters of these scripts, and no emoji in one piece.
+_IDEOGRAPHS: Final = re.compile(
+    "[\u1100-\u11ff\u2e80-\u30ff\u3130-\u318f\u31f0-\u4dbf\u4e00-\ua4cf\uac00-\ud7ff"
+    "\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_EMOJI: Final = re.compile("[\u2600-\u27bf\u2b50-\u2b55\U0001f000-\U0001faff]")
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -62,6 +74,23 @@ class BpeTokenizer:
             return self._backend.count(_SURROGATE.sub("\ufffd", text))
 
 
+class ConservativeTokenizer:
+    """The most that any encoding at hand makes of a text, and by script at least so much.
+
+    An ideograph or a syllable of Hangul counts at least 1, an emoji at least 2.
+    """
+
+    def __init__(self, encodings: Sequence[Tokenizer]) -> None:
+        self._encodings = encodings
+
+    def count(self, text: str) -> int:
+        """Tokens of ``text``; an unpaired surrogate counts as U+FFFD."""
+        most = max(encoding.count(text) for encoding in self._encodings)
+        if text.isascii():
+            return most
+        return max(most, len(_IDEOGRAPHS.findall(text)) + 2 * len(_EMOJI.findall(text)))
+
+
 @lru_cache(maxsize=len(TOKENIZERS))
 def tokenizer(name: str) -> Tokenizer:
     """The tokenizer of that name, loaded at its first use (50 ms, 30 to 65 MB).
@@ -71,6 +100,8 @@ def tokenizer(name: str) -> Tokenizer:
     """
     if name not in TOKENIZERS:
         raise UnknownTokenizer(name)
+    if name == CONSERVATIVE:
+        return ConservativeTokenizer([tokenizer(encoding) for encoding in _ENCODINGS])
     return BpeTokenizer(_encoding_loader()(name))
 
 

@@ -105,6 +105,14 @@ class RedisLiveStream:
         """Whether Redis has a stream of this turn."""
         return bool(await self._pipe.execute("EXISTS", _key(turn_id)))
 
+    async def forget(self, turn_id: UUID) -> bool:
+        """Delete a turn's stream; False, never an error, if Redis did not take it."""
+        try:
+            await self._pipe.execute("UNLINK", _key(turn_id))
+        except LiveStreamUnavailable:
+            return False
+        return True
+
     async def ring(self, channel: str, body: bytes) -> bool:
         """Publish; False, never an error, if Redis did not take it."""
         try:

@@ -95,6 +95,10 @@ class MemoryRedis:
         """Keep a stream."""
         self._streams[turn_id] = stream
 
+    def forget(self, turn_id: UUID) -> None:
+        """Keep it no longer."""
+        self._streams.pop(turn_id, None)
+
     def publish(self, channel: str, body: bytes) -> None:
         """Ring for everybody who listens to the channel."""
         for listener in tuple(self.listeners):
@@ -184,6 +188,13 @@ class MemoryLiveStream:
     async def exists(self, turn_id: UUID) -> bool:
         """Whether there is a stream of this turn."""
         return await self.last_id(turn_id) is not None
+
+    async def forget(self, turn_id: UUID) -> bool:
+        """Delete a turn's stream; False, never an error, if the server is away."""
+        if self._server.is_away:
+            return False
+        self._server.forget(turn_id)
+        return True
 
     async def ring(self, channel: str, body: bytes) -> bool:
         """Publish; False, never an error, if the server is away."""

@@ -133,6 +133,14 @@ class LiveStream(Protocol):
         """Whether Redis has a stream of this turn."""
         ...
 
+    async def forget(self, turn_id: UUID) -> bool:
+        """Delete a turn's stream, since its answer was deleted.
+
+        Returns False, never an error, if Redis did not take it: what is left goes with its expiry.
+        For ended turns alone: with the stream goes the fence that shuts out dead writers.
+        """
+        ...
+
     async def ring(self, channel: str, body: bytes) -> bool:
         """Announce something on a channel; False, never an error, if Redis did not take it."""
         ...
