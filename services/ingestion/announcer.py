@@ -5,7 +5,7 @@ after the commit, never inside a transaction, and never fails the work it follow
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from uuid import UUID
 
 import structlog
@@ -30,12 +30,19 @@ class Announcer:
         entries: Sequence[tuple[UUID, Sequence[Entry]]],
         *,
         outcomes: Sequence[tuple[UUID, str]] = (),
+        forgotten: Sequence[UUID] = (),
     ) -> None:
-        """Append entries of turns and ring for outcomes, each (request, outcome); never raises."""
-        rings = [
+        """Append entries of turns and ring for outcomes, each (request, outcome); never raises.
+
+        Args:
+            forgotten: Turns whose answer is deleted: their streams go too. Where Redis does not
+                hear it, a stream stays until it expires, and nobody is let in to read it.
+        """
+        rings: list[Awaitable[object]] = [
             self._live.ring(reply_channel(request), outcome.encode())
             for request, outcome in outcomes
         ]
+        rings += [self._live.forget(turn_id) for turn_id in forgotten]
         try:
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_S):
                 if entries:

@@ -8,19 +8,23 @@ from libs.postgres import Database
 from libs.redis.ports import LiveStream
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.tracing import Tracing
-from services.ingestion.accepting import Acceptor
+from services.ingestion.accepting import Acceptor, Terms
 from services.ingestion.announcer import Announcer
+from services.ingestion.cancelling import Canceller
+from services.ingestion.core.spots import Rules
 from services.ingestion.door_keys import DoorKeys
 from services.ingestion.handlers.context_events import ContextEventHandler
 from services.ingestion.handlers.generation_events import GenerationEventHandler
 from services.ingestion.handlers.requests import RequestHandler
-from services.ingestion.ports import HandOver, Tokens
+from services.ingestion.ports import HandOver, Models
 from services.ingestion.reaper import Reaper, ReaperLimits
 from services.ingestion.retelling import Retelling
 from services.ingestion.retention import Keep, Retention
 from services.ingestion.settings import IngestionSettings
 from services.ingestion.settling import Settler
 from services.ingestion.shown import Shown
+from services.ingestion.stopping import Stopper
+from services.ingestion.store import TimeLimits
 
 Work = Callable[[], Awaitable[None]]
 
@@ -32,7 +36,7 @@ class Adapters:
     database: Database
     relay: HandOver
     live: LiveStream
-    tokens: Tokens
+    tokens: Models
     clock: Clock
     metrics: Metrics
     tracing: Tracing
@@ -49,6 +53,7 @@ class App:
     requests: RequestHandler
     context: ContextEventHandler
     generation: GenerationEventHandler
+    canceller: Canceller
     reaper: Reaper
     retelling: Retelling
     background: Mapping[str, Work]
@@ -64,10 +69,15 @@ def build_app(settings: IngestionSettings, adapters: Adapters) -> App:
         metrics=adapters.metrics,
         turn_deadline_s=settings.turn_deadline_s,
     )
+    shown = Shown(adapters.database, adapters.live, adapters.tokens)
+    stopper = Stopper(settler, shown)
+    canceller = Canceller(
+        adapters.database, stopper, clock=adapters.clock, grace_s=settings.cancel_grace_s
+    )
     reaper = Reaper(
         adapters.database,
-        settler,
-        Shown(adapters.database, adapters.live, adapters.tokens),
+        stopper,
+        canceller,
         clock=adapters.clock,
         metrics=adapters.metrics,
         limits=ReaperLimits(grace_s=settings.reap_after_s, every_s=settings.limits.sweep_s),
@@ -80,9 +90,11 @@ def build_app(settings: IngestionSettings, adapters: Adapters) -> App:
         silence_s=settings.retell_after_s,
     )
     keep = Keep(settings.outcomes_keep_s, settings.inbox_keep_s, settings.dead_letters_keep_s)
-    retention = Retention(adapters.database, clock=adapters.clock, keep=keep)
+    retention = Retention(
+        adapters.database, clock=adapters.clock, keep=keep, purge_every_s=settings.purge_every_s
+    )
     return App(
-        requests=_requests(settings, adapters, announcer),
+        requests=_requests(settings, adapters, announcer, canceller),
         context=ContextEventHandler(settler, tracing=adapters.tracing, metrics=adapters.metrics),
         generation=GenerationEventHandler(
             settler,
@@ -91,26 +103,38 @@ def build_app(settings: IngestionSettings, adapters: Adapters) -> App:
             tracing=adapters.tracing,
             metrics=adapters.metrics,
         ),
+        canceller=canceller,
         reaper=reaper,
         retelling=retelling,
         background={
+            "canceller": canceller.run,
             "reaper": reaper.run,
             "retelling": retelling.run,
             "retention": retention.run,
+            "purges": retention.run_purges,
         },
     )
 
 
 def _requests(
-    settings: IngestionSettings, adapters: Adapters, announcer: Announcer
+    settings: IngestionSettings, adapters: Adapters, announcer: Announcer, canceller: Canceller
 ) -> RequestHandler:
+    terms = Terms(
+        rules=Rules(settings.queue_depth, adapters.tokens.can_continue),
+        limits=TimeLimits(
+            deadline_s=settings.turn_deadline_s,
+            queue_wait_s=settings.queue_wait_s,
+            restore_s=settings.restore_within_s,
+        ),
+        on_marks=canceller.wake,
+    )
     acceptor = Acceptor(
         adapters.database,
         adapters.relay,
         announcer,
         tokens=adapters.tokens,
         metrics=adapters.metrics,
-        turn_deadline_s=settings.turn_deadline_s,
+        terms=terms,
     )
     return RequestHandler(
         acceptor,

@@ -6,7 +6,7 @@ from uuid import UUID
 from libs.clock import Clock
 from libs.postgres import Database
 from services.ingestion.core.door import DoorKey
-from services.ingestion.store import SQL
+from services.ingestion.statements import SQL
 
 MAX_AGE_S = 2.0
 """A revoked key is refused at most this much later; the promise is 5 s."""

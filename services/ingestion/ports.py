@@ -35,3 +35,15 @@ class Tokens(Protocol):
             model: The model that will answer; None for the default one.
         """
         ...
+
+
+class Models(Tokens, Protocol):
+    """What is known of models: how they count tokens, and what they can do."""
+
+    def can_continue(self, model: str | None) -> bool:
+        """Whether the model goes on from a text of its own, as its provider declares.
+
+        Args:
+            model: None for the default one.
+        """
+        ...

@@ -1,16 +1,19 @@
-"""Ends turns that every other limit has failed to end, and starts heads of branches left behind."""
+"""Ends turns that every other limit has failed to end, and starts heads of branches left behind.
+
+One look a second at the open turns, in one round trip, serves the canceller too.
+"""
 
 from dataclasses import dataclass
 
 import structlog
 
-from libs import ids
 from libs.clock import Clock
-from libs.postgres import Database, Row
+from libs.postgres import Database, Row, Statement
 from libs.telemetry.metrics import Metrics
-from services.ingestion.settling import Proposal, Settler
-from services.ingestion.shown import Shown
-from services.ingestion.store import SQL
+from services.ingestion.cancelling import Canceller
+from services.ingestion.core.endings import of_deadline
+from services.ingestion.statements import SQL
+from services.ingestion.stopping import Stopper
 
 MAX_PER_SWEEP = 50
 """Turns ended by one sweep; what is left is the next one's, a second later."""
@@ -37,46 +40,49 @@ class Reaper:
     def __init__(
         self,
         database: Database,
-        settler: Settler,
-        shown: Shown,
+        stopper: Stopper,
+        canceller: Canceller,
         *,
         clock: Clock,
         metrics: Metrics,
-        limits: ReaperLimits | None = None,
+        limits: ReaperLimits,
     ) -> None:
         self._database = database
-        self._settler = settler
-        self._shown = shown
+        self._stopper = stopper
+        self._canceller = canceller
         self._clock = clock
         self._metrics = metrics
-        self._limits = limits or ReaperLimits()
+        self._limits = limits
         self._log = structlog.get_logger(__name__)
 
     async def sweep(self) -> int:
-        """End overdue turns and start what waits for nothing; how many turns were touched."""
-        overdue = await self._database.fetch(
-            SQL["overdue_turns"], {"grace_s": self._limits.grace_s, "max_rows": MAX_PER_SWEEP}
-        )
+        """End overdue and cancelled turns, start what waits for nothing; how many were touched."""
+        looks: list[Statement] = [
+            (SQL["overdue_turns"], {"grace_s": self._limits.grace_s, "max_rows": MAX_PER_SWEEP}),
+            self._canceller.statement(),
+            (SQL["unstarted_heads"], {"max_rows": MAX_PER_SWEEP}),
+            (SQL["count_open_turns"], {}),
+        ]
+        async with self._database.transaction() as transaction:
+            overdue, cancelled, heads, counted = await transaction.commit_with(looks)
+        self._metrics.turns_in_progress.set(counted[0]["open"])
         for row in overdue:
             await self._end(row)
-        heads = await self._database.fetch(SQL["unstarted_heads"], {"max_rows": MAX_PER_SWEEP})
+        await self._canceller.end(cancelled)
         if heads:
-            await self._settler.start_heads([(h["tenant_id"], h["conversation_id"]) for h in heads])
-        rows = await self._database.fetch(SQL["count_open_turns"])
-        self._metrics.turns_in_progress.set(rows[0]["open"])
-        return len(overdue) + len(heads)
+            behind = [(head["tenant_id"], head["conversation_id"]) for head in heads]
+            await self._stopper.settler.start_heads(behind)
+        return len(overdue) + len(cancelled) + len(heads)
 
     async def _end(self, row: Row) -> None:
-        tenant_id, turn_id = row["tenant_id"], row["turn_id"]
-        answer = await self._shown.of(tenant_id, turn_id)
-        cause = ids.caused_id(turn_id, CAUSE)
-        proposal = Proposal(cause, tenant_id, row["conversation_id"], turn_id, answer)
-        settled = await self._settler.settle([proposal], consumer=None)
-        if settled.ended:
+        answer = await self._stopper.stop(
+            row, cause=CAUSE, end=lambda length: of_deadline(length=length)
+        )
+        if answer is not None:
             self._metrics.turn_recoveries_total.labels("deadline").inc()
             self._log.warning(
                 "ingestion.turn_reaped",
-                turn_id=str(turn_id),
+                turn_id=str(row["turn_id"]),
                 conversation_id=str(row["conversation_id"]),
                 status=answer.ending.status,
                 length=answer.length,

@@ -9,7 +9,8 @@ from libs.telemetry.metrics import Metrics
 from schemas.registry import TURN_EVENTS
 from services.ingestion.core import events
 from services.ingestion.ports import HandOver
-from services.ingestion.store import SQL, startable_row
+from services.ingestion.statements import SQL
+from services.ingestion.store import startable_row
 
 MAX_PER_SWEEP = 200
 """Turns told again by one sweep; a lost broker strands at most the turns of its outage."""

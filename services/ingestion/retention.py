@@ -1,4 +1,4 @@
-"""Drops what ingestion keeps for a while only: outcomes, the inbox, dead letters."""
+"""Drops what is kept for a while only: outcomes, inbox, dead letters, and what was deleted."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from libs import inbox
 from libs.clock import Clock
 from libs.kafka.parking import purge_statement
 from libs.postgres import Database, Statement
-from services.ingestion.store import SQL
+from services.ingestion.statements import SQL
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -20,6 +20,9 @@ MAX_ROUNDS = 200
 """Rounds of one sweep: a million rows of each kind; the rest is the next sweep's."""
 
 SWEEP_EVERY_S = 600.0
+
+MAX_CONVERSATIONS = 1
+"""Conversations of one purging transaction: one may have ten thousand messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,17 @@ class Keep:
 class Retention:
     """One job of the service; running twice at once is harmless."""
 
-    def __init__(self, database: Database, *, clock: Clock, keep: Keep | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        keep: Keep | None = None,
+        purge_every_s: float = 30.0,
+    ) -> None:
+        """``purge_every_s`` is the pause between two looks for conversations to purge."""
         self._database = database
+        self._purge_every_s = purge_every_s
         self._clock = clock
         self._keep = keep or Keep()
         self._log = structlog.get_logger(__name__)
@@ -71,3 +83,28 @@ class Retention:
         while True:
             await self.sweep()
             await self._clock.sleep(SWEEP_EVERY_S)
+
+    async def purge_conversations(self) -> int:
+        """Delete the rows of deleted conversations whose time is over; how many conversations.
+
+        The events that tell it are written beside and leave with the relay's next sweep: nobody
+        waits for them.
+        """
+        parameters = {"max_rows": MAX_CONVERSATIONS}
+        purged = 0
+        for _ in range(MAX_ROUNDS):
+            gone = await self._database.fetch(SQL["purge_conversations"], parameters)
+            purged += len(gone)
+            for row in gone:
+                self._log.info(
+                    "ingestion.conversation_purged", conversation_id=str(row["conversation_id"])
+                )
+            if len(gone) < MAX_CONVERSATIONS:
+                break
+        return purged
+
+    async def run_purges(self) -> None:
+        """Purge conversations until cancelled."""
+        while True:
+            await self.purge_conversations()
+            await self._clock.sleep(self._purge_every_s)

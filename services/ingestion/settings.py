@@ -44,6 +44,32 @@ class IngestionSettings(ServiceSettings):
         le=600,
         description="Seconds after its deadline when a turn that nobody ended is ended here.",
     )
+    queue_depth: int = Field(
+        default=8,
+        ge=1,
+        le=31,
+        description="Turns of a branch that may wait under policy queue; one more is refused.",
+    )
+    queue_wait_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3_600,
+        description="Seconds that a turn under policy queue waits for its start before it fails.",
+    )
+    cancel_grace_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=10,
+        description="Seconds after which a cancelled turn that its worker did not end is ended.",
+    )
+    restore_within_s: float = Field(
+        default=600.0,
+        ge=1,
+        description="Seconds in which a deleted conversation can be restored; then it is purged.",
+    )
+    purge_every_s: float = Field(
+        default=30.0, gt=0, le=3_600, description="Seconds between two looks for what to purge."
+    )
     retell_after_s: float = Field(
         default=10.0,
         gt=0,

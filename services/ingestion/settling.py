@@ -16,7 +16,6 @@ from schemas.streams import Entry, TurnEnd, terminal_entries
 from services.ingestion import store
 from services.ingestion.announcer import Announcer
 from services.ingestion.core import events
-from services.ingestion.core.acceptance import ConversationKey
 from services.ingestion.core.answer import Answer
 from services.ingestion.core.entries import moving_up
 from services.ingestion.core.settlement import (
@@ -26,6 +25,8 @@ from services.ingestion.core.settlement import (
     TurnFacts,
     settle,
 )
+from services.ingestion.core.standing import ConversationKey
+from services.ingestion.locked import purged_keys, purged_statement
 from services.ingestion.ports import HandOver
 
 
@@ -42,6 +43,7 @@ class Proposal:
     Attributes:
         id: The event's id, or an id that follows from the turn for what a sweep wants.
         answer: The end it proposes; None for progress.
+        is_for_waiting: Means only a turn that has not started, as the locked rows say.
     """
 
     id: UUID
@@ -49,6 +51,7 @@ class Proposal:
     conversation_id: UUID
     turn_id: UUID
     answer: Answer | None = None
+    is_for_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +196,9 @@ class Settler:
         seen = {row["event_id"] for row in rows[4]} if consumer is not None else set()
         standing = store.standing_rows(rows[2], rows[3])
         fresh = {p.id: p for p in proposals if p.id not in seen}
-        for proposal in fresh.values():
-            _check(proposal, standing)
+        known = await _known(transaction, list(fresh.values()), standing)
         settlement = settle(
-            [_signal(proposal) for proposal in fresh.values()],
+            [_signal(proposal) for proposal in known],
             turns=standing.turns,
             queues=standing.queues,
         )
@@ -256,17 +258,35 @@ class Settler:
             self._metrics.turn_duration_seconds.observe(duration_s)
 
 
-def _check(proposal: Proposal, standing: store.Standing) -> TurnFacts:
-    turn = standing.turns.get((proposal.tenant_id, proposal.turn_id))
-    if turn is None or turn.conversation_id != proposal.conversation_id:
-        msg = "the event's tenant, conversation and turn fit no row; its producer is confused"
-        raise TurnMismatch(msg)
-    return turn
+async def _known(
+    transaction: Transaction, proposals: Sequence[Proposal], standing: store.Standing
+) -> list[Proposal]:
+    """The proposals whose turn has a row, without those of conversations that are gone for good.
+
+    Raises:
+        TurnMismatch: A proposal fits no row, and not because its conversation was purged.
+    """
+    known = [proposal for proposal in proposals if _has_row(proposal, standing)]
+    if len(known) == len(proposals):
+        return known
+    strays = [proposal for proposal in proposals if not _has_row(proposal, standing)]
+    asked = purged_statement([(stray.tenant_id, stray.conversation_id) for stray in strays])
+    purged = purged_keys((await transaction.batch([asked]))[0])
+    if all((stray.tenant_id, stray.conversation_id) in purged for stray in strays):
+        return known
+    msg = "the event's tenant, conversation and turn fit no row; its producer is confused"
+    raise TurnMismatch(msg)
+
+
+def _has_row(proposal: Proposal, standing: store.Standing) -> bool:
+    turn: TurnFacts | None = standing.turns.get((proposal.tenant_id, proposal.turn_id))
+    return turn is not None and turn.conversation_id == proposal.conversation_id
 
 
 def _signal(proposal: Proposal) -> Signal:
     ending = None if proposal.answer is None else proposal.answer.ending
-    return Signal(proposal.id, (proposal.tenant_id, proposal.turn_id), ending)
+    turn = (proposal.tenant_id, proposal.turn_id)
+    return Signal(proposal.id, turn, ending, is_for_waiting=proposal.is_for_waiting)
 
 
 def _turn_end(end: Ended, answer: Answer) -> TurnEnd:

@@ -1,5 +1,6 @@
 """Finds out what the client has seen of a turn whose worker will never tell."""
 
+from collections.abc import Callable
 from uuid import UUID
 
 from libs.errors import LiveStreamUnavailable
@@ -8,9 +9,9 @@ from libs.redis.ports import LiveStream
 from libs.text import storable
 from schemas.streams import BEFORE_ALL, REAPER_FENCE_ATTEMPT, EntryId, delta_text, fence
 from services.ingestion.core.answer import Answer, nothing, shown
-from services.ingestion.core.endings import of_deadline
+from services.ingestion.core.turn import Ending
 from services.ingestion.ports import Tokens
-from services.ingestion.store import SQL
+from services.ingestion.statements import SQL
 
 READ_ENTRIES = 500
 """Entries of a stream read at once."""
@@ -27,8 +28,11 @@ class Shown:
         self._live = live
         self._tokens = tokens
 
-    async def of(self, tenant_id: UUID, turn_id: UUID) -> Answer:
-        """The end of an overdue turn with what was shown of it.
+    async def of(self, tenant_id: UUID, turn_id: UUID, end: Callable[[int], Ending]) -> Answer:
+        """An end of a running turn, with what was shown of it.
+
+        Args:
+            end: Which end it is, by how many characters were shown.
 
         The fence is written first: after it nobody can show more. Where Redis is away, that nobody
         can see more is as good.
@@ -40,11 +44,9 @@ class Shown:
             )
             seen = (rows[-1]["text"], rows[-1]["upto"]) if rows else None
         if seen is None or not seen[0]:
-            return nothing(of_deadline(length=0))
+            return nothing(end(0))
         text, upto = storable(seen[0]).text, seen[1]
-        answer = shown(
-            of_deadline(length=len(text)), text, upto=upto, attempt=EntryId.parse(upto).attempt
-        )
+        answer = shown(end(len(text)), text, upto=upto, attempt=EntryId.parse(upto).attempt)
         return answer.counted(self._tokens.count(text, None))
 
     async def _streamed(self, turn_id: UUID) -> tuple[str, str] | None:

@@ -8,22 +8,18 @@ from uuid import UUID
 
 import orjson
 
-from libs import ids
-from libs.postgres import Row, Statement, load_queries
-from services.ingestion.core.acceptance import (
+from libs.postgres import Row, Statement
+from services.ingestion import changes
+from services.ingestion.core.answer import Answer
+from services.ingestion.core.decisions import (
     Acceptance,
-    ConversationKey,
-    ConversationRow,
     Decision,
-    Locked,
     NewConversation,
     NewTurn,
     Tally,
-    TurnRow,
 )
-from services.ingestion.core.answer import Answer
 from services.ingestion.core.events import Startable
-from services.ingestion.core.requests import Problem, Request
+from services.ingestion.core.requests import Problem
 from services.ingestion.core.settlement import (
     BranchKey,
     Ended,
@@ -32,9 +28,9 @@ from services.ingestion.core.settlement import (
     TurnFacts,
     TurnKey,
 )
+from services.ingestion.core.standing import ConversationKey
 from services.ingestion.core.turn import TurnState
-
-SQL = load_queries("services.ingestion")
+from services.ingestion.statements import SQL, columns
 
 
 def now_statement() -> Statement:
@@ -51,52 +47,9 @@ def lock_statements(
         created: Ids that a request of this batch may create: they have no row to lock yet.
     """
     wanted = sorted(set(conversations), key=lambda key: key[1])
-    lock = (SQL["lock_conversations"], _columns(wanted, "tenants", "ids"))
+    lock = (SQL["lock_conversations"], columns(wanted, "tenants", "ids"))
     new = sorted(set(created))
     return [(SQL["lock_creations"], {"ids": new}), lock] if new else [lock]
-
-
-def acceptance_reads(requests: Sequence[Request]) -> list[Statement]:
-    """Turns that the requests' keys already name, then the open turns of their conversations."""
-    keyed = [
-        (request.tenant_id, request.conversation_id, request.message.key)
-        for request in requests
-        if request.message is not None
-    ]
-    conversations = sorted({request.conversation_id for request in requests})
-    return [
-        (SQL["turns_by_key"], _columns(keyed, "tenants", "conversations", "keys")),
-        (SQL["open_turns_of"], {"conversations": conversations}),
-    ]
-
-
-def locked_rows(
-    conversations: Sequence[Row], turns: Sequence[Row], open_turns: Sequence[Row]
-) -> Locked:
-    """What the acceptance is decided on."""
-    queues: dict[ConversationKey, list[UUID]] = {}
-    for row in open_turns:
-        queues.setdefault((row["tenant_id"], row["conversation_id"]), []).append(row["turn_id"])
-    return Locked(
-        conversations={
-            (row["tenant_id"], row["id"]): ConversationRow(
-                row["principal_id"],
-                row["policy"],
-                row["model"],
-                row["fingerprint"],
-                row["next_seq"],
-                row["last_turn_id"],
-            )
-            for row in conversations
-        },
-        turns={
-            ((row["tenant_id"], row["conversation_id"]), row["key"]): TurnRow(
-                row["id"], row["fingerprint"]
-            )
-            for row in turns
-        },
-        open_turns=queues,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +62,39 @@ class Counted:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Times that rows are written with, in seconds.
+
+    Attributes:
+        deadline_s: From the start of a turn to its end.
+        queue_wait_s: How long a turn under policy ``queue`` waits for its start.
+        restore_s: How long a deleted conversation can come back.
+    """
+
+    deadline_s: float
+    queue_wait_s: float
+    restore_s: float
+
+
 def acceptance_writes(
-    acceptance: Acceptance, counted: Sequence[Counted], *, deadline_s: float
+    acceptance: Acceptance, counted: Sequence[Counted], limits: TimeLimits
 ) -> list[Statement]:
-    """Everything that accepting a batch writes, beside inbox and outbox."""
+    """Everything that accepting a batch writes, beside inbox and outbox.
+
+    Branches come before the turns that stand on them, and marks after the turns they mean.
+    """
     statements: list[Statement] = []
     if acceptance.conversations:
         statements += _conversation_writes(acceptance.conversations)
+    statements += changes.branch_writes(acceptance)
     if acceptance.turns:
-        statements += _turn_writes(acceptance.turns, deadline_s=deadline_s)
+        statements += _turn_writes(acceptance.turns, limits)
+    if counted:
         statements.append(tokens_statement(counted))
     if acceptance.tallies:
         statements.append(_tally_statement(acceptance.tallies))
+    statements += changes.change_writes(acceptance, restore_s=limits.restore_s)
     statements.append(_outcome_statement(acceptance.decisions))
     return statements
 
@@ -141,32 +115,36 @@ def _conversation_writes(conversations: Sequence[NewConversation]) -> list[State
     names = ("tenants", "ids", "principals", "titles", "policies", "models", "fingerprints")
     keys = [(row[0], row[1]) for row in rows]
     return [
-        (SQL["insert_conversations"], _columns(rows, *names)),
-        (SQL["insert_main_branches"], _columns(keys, "tenants", "ids")),
+        (SQL["insert_conversations"], columns(rows, *names)),
+        (SQL["insert_main_branches"], columns(keys, "tenants", "ids")),
     ]
 
 
-def _turn_writes(turns: Sequence[NewTurn], *, deadline_s: float) -> list[Statement]:
+def _turn_writes(turns: Sequence[NewTurn], limits: TimeLimits) -> list[Statement]:
     opened = [
         (
-            turn.message.turn_id,
+            turn.turn_id,
             turn.request.tenant_id,
             turn.request.conversation_id,
             turn.branch_id,
             turn.position,
+            turn.sibling_seq,
+            turn.parent_turn_id,
+            turn.is_bounded,
         )
         for turn in turns
     ]
     transitions = [
-        (turn.request.tenant_id, turn.message.turn_id, "pending", None, turn.request.id)
-        for turn in turns
+        (turn.request.tenant_id, turn.turn_id, "pending", None, turn.request.id) for turn in turns
     ]
-    names = ("turns", "tenants", "conversations", "branches", "positions")
+    names = ("turns", "tenants", "conversations", "branches", "positions", "base_seqs", "parents")
+    deadline = {"deadline_s": limits.deadline_s}
+    waiting = {**deadline, "queue_wait_s": limits.queue_wait_s}
     return [
-        (SQL["insert_turns"], {**_turn_columns(turns), "deadline_s": deadline_s}),
+        (SQL["insert_turns"], {**_turn_columns(turns), **deadline}),
         (SQL["insert_messages"], _message_columns(turns)),
         transitions_statement(transitions),
-        (SQL["insert_open_turns"], {**_columns(opened, *names), "deadline_s": deadline_s}),
+        (SQL["insert_open_turns"], {**columns(opened, *names, "bounded"), **waiting}),
     ]
 
 
@@ -174,59 +152,60 @@ def _turn_columns(turns: Sequence[NewTurn]) -> dict[str, Any]:
     rows = [
         (
             turn.request.tenant_id,
-            turn.message.turn_id,
+            turn.turn_id,
             turn.request.conversation_id,
             turn.branch_id,
             turn.request.principal_id,
             turn.parent_turn_id,
             turn.request.id,
-            turn.message.key,
+            turn.asked.key,
             turn.request.fingerprint,
             turn.policy,
             turn.model,
-            _json(turn.message.options),
+            _json(turn.asked.options),
             turn.seq,
             turn.position,
-            ids.message_id(turn.message.turn_id, "user"),
-            ids.message_id(turn.message.turn_id, "assistant"),
-            turn.message.nul_removed,
+            turn.user_message_id,
+            turn.answer_id,
+            0 if turn.request.message is None else turn.request.message.nul_removed,
             turn.request.traceparent,
+            turn.base_seq,
+            turn.kind,
+            _array(turn.continues),
         )
         for turn in turns
     ]
-    return _columns(
+    return columns(
         rows,
         *("tenants", "ids", "conversations", "branches", "principals", "parents", "requests"),
         *("keys", "fingerprints", "policies", "models", "options", "seqs", "positions"),
         *("user_messages", "assistant_messages", "nul_removed", "traceparents"),
+        *("base_seqs", "kinds", "continues"),
     )
 
 
 def _message_columns(turns: Sequence[NewTurn]) -> dict[str, Any]:
     rows: list[tuple[Any, ...]] = []
     for turn in turns:
-        place = (
-            turn.request.conversation_id,
-            turn.branch_id,
-            turn.message.turn_id,
-        )
-        user = ("user", turn.seq, "completed", turn.message.text, turn.message.length)
+        tenant = turn.request.tenant_id
+        place = (turn.request.conversation_id, turn.branch_id, turn.turn_id)
+        said = turn.request.message
+        if said is not None:
+            user = ("user", turn.seq, "completed", said.text, said.length)
+            when = (turn.request.said_at, turn.request.time_zone)
+            rows.append((tenant, turn.user_message_id, *place, *user, *when, turn.supersedes))
         answer = ("assistant", turn.seq + 1, "pending", None, 0)
-        user_id = ids.message_id(turn.message.turn_id, "user")
-        said = (turn.request.said_at, turn.request.time_zone)
-        rows.append((turn.request.tenant_id, user_id, *place, *user, *said))
-        answer_id = ids.message_id(turn.message.turn_id, "assistant")
-        rows.append((turn.request.tenant_id, answer_id, *place, *answer, None, None))
-    return _columns(
+        rows.append((tenant, turn.answer_id, *place, *answer, None, None, None))
+    return columns(
         rows,
         *("tenants", "ids", "conversations", "branches", "turns", "roles", "seqs", "statuses"),
-        *("texts", "lengths", "said", "time_zones"),
+        *("texts", "lengths", "said", "time_zones", "supersedes"),
     )
 
 
 def _tally_statement(tallies: Sequence[Tally]) -> Statement:
     rows = [(t.tenant_id, t.conversation_id, t.next_seq, t.last_turn_id) for t in tallies]
-    return SQL["advance_conversations"], _columns(rows, "tenants", "ids", "next_seqs", "last_turns")
+    return SQL["advance_conversations"], columns(rows, "tenants", "ids", "next_seqs", "last_turns")
 
 
 def _outcome_statement(decisions: Sequence[Decision]) -> Statement:
@@ -242,7 +221,7 @@ def _outcome_statement(decisions: Sequence[Decision]) -> Statement:
         for decision in decisions
     ]
     names = ("requests", "tenants", "outcomes", "conversations", "turns", "problems")
-    return SQL["insert_outcomes"], _columns(rows, *names)
+    return SQL["insert_outcomes"], columns(rows, *names)
 
 
 def _problem(problem: Problem | None) -> dict[str, Any] | None:
@@ -255,13 +234,13 @@ def _problem(problem: Problem | None) -> dict[str, Any] | None:
 def tokens_statement(counted: Sequence[Counted]) -> Statement:
     """Store token counts."""
     rows = [(c.tenant_id, c.message_id, c.tokenizer, c.tokens) for c in counted]
-    return SQL["insert_tokens"], _columns(rows, "tenants", "messages", "tokenizers", "tokens")
+    return SQL["insert_tokens"], columns(rows, "tenants", "messages", "tokenizers", "tokens")
 
 
 def transitions_statement(rows: Sequence[tuple[Any, ...]]) -> Statement:
     """Record states that turns enter; a row is (tenant, turn, status, reason, cause)."""
     names = ("tenants", "turns", "statuses", "reasons", "causes")
-    return SQL["insert_transitions"], _columns(rows, *names)
+    return SQL["insert_transitions"], columns(rows, *names)
 
 
 # Turns that move or end. -----------------------------------------------------------------------
@@ -293,7 +272,7 @@ class Standing:
 def settlement_reads(turns: Iterable[TurnKey], conversations: Iterable[UUID]) -> list[Statement]:
     """The named turns, then the queues of whole conversations."""
     return [
-        (SQL["signalled_turns"], _columns(sorted(set(turns)), "tenants", "ids")),
+        (SQL["signalled_turns"], columns(sorted(set(turns)), "tenants", "ids")),
         (SQL["queues"], {"conversations": sorted(set(conversations))}),
     ]
 
@@ -303,7 +282,7 @@ def standing_rows(turns: Sequence[Row], queued: Sequence[Row]) -> Standing:
     queues: dict[BranchKey, list[OpenTurn]] = {}
     for row in queued:
         branch = (row["tenant_id"], row["conversation_id"], row["branch_id"])
-        waiting = OpenTurn(row["turn_id"], row["position"], row["has_started"])
+        waiting = OpenTurn(row["turn_id"], row["position"], row["has_started"], row["is_cancelled"])
         queues.setdefault(branch, []).append(waiting)
     return Standing(
         turns={
@@ -335,10 +314,14 @@ def startable_row(row: Row, turn_id: UUID) -> Startable:
         conversation_id=row["conversation_id"],
         branch_id=row["branch_id"],
         request_id=row["request_id"],
-        seq=row["seq"],
+        base_seq=row["base_seq"],
+        user_message_id=row["user_message_id"],
         model=row["model"],
         options=row["options"],
         traceparent=row["traceparent"],
+        kind=row["kind"],
+        supersedes=row["supersedes"],
+        continues=tuple(row["continues"] or ()),
     )
 
 
@@ -369,13 +352,12 @@ def settlement_writes(
         writes.append(transitions_statement(transitions))
     if settlement.moved:
         rows = [(m.turn.tenant_id, m.turn.id, m.state.value) for m in settlement.moved]
-        columns = _columns(rows, "tenants", "ids", "statuses")
-        writes.append((SQL["move_turns"], columns))
-        columns = _columns([row[1:] for row in rows], "ids", "statuses")
-        writes.append((SQL["move_open_turns"], columns))
+        writes.append((SQL["move_turns"], columns(rows, "tenants", "ids", "statuses")))
+        open_rows = columns([row[1:] for row in rows], "ids", "statuses")
+        writes.append((SQL["move_open_turns"], open_rows))
     if settlement.advanced:
         places = [(advanced.turn_id, advanced.position) for advanced in settlement.advanced]
-        writes.append((SQL["advance_queue"], _columns(places, "ids", "positions")))
+        writes.append((SQL["advance_queue"], columns(places, "ids", "positions")))
     if settlement.started:
         writes += _start_writes(settlement, standing, deadline_s=deadline_s)
     return writes
@@ -389,7 +371,7 @@ def _start_writes(
     ]
     started = {"ids": [row[1] for row in rows], "deadline_s": deadline_s}
     return [
-        (SQL["start_turns"], {**_columns(rows, "tenants", "ids"), "deadline_s": deadline_s}),
+        (SQL["start_turns"], {**columns(rows, "tenants", "ids"), "deadline_s": deadline_s}),
         (SQL["start_open_turns"], started),
     ]
 
@@ -410,7 +392,7 @@ def _ending_writes(ended: Sequence[tuple[Ended, Answer]], standing: Standing) ->
         for end, answer in ended
     ]
     names = ("tenants", "ids", "statuses", "reasons", "lengths", "hashes", "uptos")
-    turns = _exactly("end_turns", _columns(rows, *names, "usages", "attempts"), len(rows))
+    turns = _exactly("end_turns", columns(rows, *names, "usages", "attempts"), len(rows))
     closed = {"ids": [end.turn.id for end, _ in ended]}
     writes = [turns, *_message_writes(ended, standing)]
     counted = [
@@ -436,10 +418,10 @@ def _message_writes(ended: Sequence[tuple[Ended, Answer]], standing: Standing) -
     writes: list[Statement] = []
     if results:
         names = ("tenants", "messages", "steps", "attempts", "statuses", "lengths", "hashes")
-        writes.append(_exactly("commit_results", _columns(results, *names), len(results)))
+        writes.append(_exactly("commit_results", columns(results, *names), len(results)))
     if texts:
-        columns = _columns(texts, "tenants", "messages", "statuses", "texts", "lengths")
-        writes.append(_exactly("commit_texts", columns, len(texts)))
+        given = columns(texts, "tenants", "messages", "statuses", "texts", "lengths")
+        writes.append(_exactly("commit_texts", given, len(texts)))
     return writes
 
 
@@ -448,10 +430,10 @@ def _exactly(name: str, columns: dict[str, Any], expected: int) -> Statement:
     return SQL[name], {**columns, "expected": expected}
 
 
+def _array(values: Sequence[UUID]) -> str | None:
+    """A list of ids as the text of a Postgres array; None where there is none."""
+    return "{" + ",".join(str(value) for value in values) + "}" if values else None
+
+
 def _json(value: Mapping[str, Any] | None) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
-
-
-def _columns(rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
-    """Rows as the parallel arrays that ``unnest`` reads."""
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

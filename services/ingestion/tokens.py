@@ -1,7 +1,7 @@
-"""Counts messages with the tokenizer that the model catalogue names for their model."""
+"""What the model catalogue says of a model: how it counts tokens, and whether it continues."""
 
 from libs import tokens
-from libs.catalogue import Catalogue
+from libs.catalogue import Catalogue, ModelCard
 
 
 class CatalogueTokens:
@@ -12,5 +12,12 @@ class CatalogueTokens:
 
     def count(self, text: str, model: str | None) -> tuple[str, int]:
         """See ``ports.Tokens``; 4 ms for the longest message."""
-        card = self._catalogue.default if model is None else self._catalogue.model(model)
+        card = self._card(model)
         return card.tokenizer, tokens.count(text, card.tokenizer)
+
+    def can_continue(self, model: str | None) -> bool:
+        """See ``ports.Models``."""
+        return self._card(model).can_continue
+
+    def _card(self, model: str | None) -> ModelCard:
+        return self._catalogue.default if model is None else self._catalogue.model(model)

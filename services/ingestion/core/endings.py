@@ -6,6 +6,11 @@ COMPLETED = Ending(TurnState.COMPLETED)
 INTERNAL = Ending(TurnState.FAILED, "internal")
 DEAD_LETTERED = Ending(TurnState.FAILED, "dead_lettered")
 
+QUEUE_TIMEOUT = Ending(TurnState.FAILED, "queue_timeout")
+
+_OUT_OF_TIME = frozenset({"deadline", "step_deadline", "idle_timeout"})
+"""Reasons that say which time was over, whether or not anything was shown by then."""
+
 # Finish reasons of a completed call that are not the whole answer.
 _CUT_BY_FINISH = {"length": "max_tokens", "content_filter": "content_filter"}
 
@@ -33,7 +38,7 @@ def of_interrupted(reason: str, *, length: int) -> Ending:
     if reason in REASONS[TurnState.CANCELLED]:
         return Ending(TurnState.CANCELLED, reason)
     if length == 0:
-        known = reason if reason == "deadline" else "provider_unavailable"
+        known = reason if reason in _OUT_OF_TIME else "provider_unavailable"
         return Ending(TurnState.FAILED, known)
     if reason in REASONS[TurnState.PARTIAL]:
         return Ending(TurnState.PARTIAL, reason)
@@ -52,3 +57,10 @@ def of_failed(reason: str) -> Ending:
 def of_deadline(*, length: int) -> Ending:
     """The end of a turn whose time ran out, by whether anything was shown."""
     return Ending(TurnState.PARTIAL if length else TurnState.FAILED, "deadline")
+
+
+def of_cancel(reason: str) -> Ending:
+    """The end of a turn that somebody wanted to stop; an unknown reason becomes ``internal``."""
+    if reason in REASONS[TurnState.CANCELLED]:
+        return Ending(TurnState.CANCELLED, reason)
+    return INTERNAL

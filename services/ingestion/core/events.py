@@ -1,23 +1,35 @@
 """Builds the events of topic ``turn.events`` from rows; the same row gives the same event.
 
-Each of them happens once to a turn, so its id follows from the turn: telling it again is a repeat
-that every consumer recognises.
+Each of them happens once to a turn or a message, so its id follows from that: telling it again is a
+repeat that every consumer recognises.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from libs import ids
 from schemas.envelope import Event
-from schemas.turns import TurnAcceptedV1, TurnEndedV1, TurnStartedV1
+from schemas.turns import (
+    ConversationDeletedV1,
+    ConversationRestoredV1,
+    MessageDeletedV1,
+    TurnAcceptedV1,
+    TurnCancelRequestedV1,
+    TurnEndedV1,
+    TurnKind,
+    TurnStartedV1,
+)
 from schemas.usage import Usage
-from services.ingestion.core.acceptance import NewTurn
+from services.ingestion.core.decisions import Deletion, Mark, NewTurn, Turning
+from services.ingestion.core.requests import Request
 from services.ingestion.core.settlement import TurnFacts
 from services.ingestion.core.turn import Ending
 
 SOURCE = "ingestion"
+
+DataT = TypeVar("DataT", ConversationDeletedV1, ConversationRestoredV1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +37,10 @@ class Startable:
     """What the start of a turn tells.
 
     Attributes:
-        seq: Of the user message, and with it the boundary of the turn's history.
+        base_seq: Of the question, and with it the boundary of the turn's history.
+        user_message_id: The question.
+        supersedes: The message that the question was said again for.
+        continues: The unfinished answers that the turn goes on from, oldest first.
     """
 
     tenant_id: UUID
@@ -33,24 +48,35 @@ class Startable:
     conversation_id: UUID
     branch_id: UUID
     request_id: UUID
-    seq: int
+    base_seq: int
+    user_message_id: UUID
     model: str | None
     options: dict[str, Any] | None
     traceparent: str | None
+    kind: TurnKind = "message"
+    supersedes: UUID | None = None
+    continues: tuple[UUID, ...] = ()
 
 
 def accepted(turn: NewTurn, *, at: datetime) -> Event[TurnAcceptedV1]:
     """A turn is durable."""
     return Event(
-        id=ids.caused_id(turn.message.turn_id, TurnAcceptedV1.TYPE),
+        id=ids.caused_id(turn.turn_id, TurnAcceptedV1.TYPE),
         source=SOURCE,
         tenant_id=turn.request.tenant_id,
         conversation_id=turn.request.conversation_id,
-        correlation_id=turn.message.turn_id,
+        correlation_id=turn.turn_id,
         causation_id=turn.request.id,
         occurred_at=at,
         traceparent=turn.request.traceparent,
-        data=TurnAcceptedV1(seq=turn.seq, policy=turn.policy, position=turn.position),
+        data=TurnAcceptedV1(
+            seq=turn.base_seq,
+            policy=turn.policy,
+            position=turn.position,
+            kind=turn.kind,
+            branch_id=turn.branch_id,
+            parent_turn_id=turn.parent_turn_id,
+        ),
     )
 
 
@@ -58,14 +84,18 @@ def startable(turn: NewTurn) -> Startable:
     """An accepted turn as something that may start."""
     return Startable(
         tenant_id=turn.request.tenant_id,
-        id=turn.message.turn_id,
+        id=turn.turn_id,
         conversation_id=turn.request.conversation_id,
         branch_id=turn.branch_id,
         request_id=turn.request.id,
-        seq=turn.seq,
+        base_seq=turn.base_seq,
+        user_message_id=turn.user_message_id,
         model=turn.model,
-        options=turn.message.options,
+        options=turn.asked.options,
         traceparent=turn.request.traceparent,
+        kind=turn.kind,
+        supersedes=turn.supersedes,
+        continues=turn.continues,
     )
 
 
@@ -82,13 +112,75 @@ def started(turn: Startable, *, at: datetime, deadline_at: datetime) -> Event[Tu
         traceparent=turn.traceparent,
         data=TurnStartedV1(
             branch_id=turn.branch_id,
-            base_seq=turn.seq,
-            user_message_id=ids.message_id(turn.id, "user"),
+            base_seq=turn.base_seq,
+            user_message_id=turn.user_message_id,
             assistant_message_id=ids.message_id(turn.id, "assistant"),
             model=turn.model,
             options=turn.options,
             deadline_at=deadline_at,
+            kind=turn.kind,
+            supersedes=turn.supersedes,
+            continues=turn.continues,
         ),
+    )
+
+
+def cancel_requested(mark: Mark, *, at: datetime) -> Event[TurnCancelRequestedV1]:
+    """A turn is to stop; told once, with the first reason."""
+    return Event(
+        id=ids.caused_id(mark.turn_id, TurnCancelRequestedV1.TYPE),
+        source=SOURCE,
+        tenant_id=mark.request.tenant_id,
+        conversation_id=mark.request.conversation_id,
+        correlation_id=mark.turn_id,
+        causation_id=mark.request.id,
+        occurred_at=at,
+        traceparent=mark.request.traceparent,
+        data=TurnCancelRequestedV1(reason=mark.reason),
+    )
+
+
+def message_deleted(deletion: Deletion, *, at: datetime) -> Event[MessageDeletedV1]:
+    """A message is gone."""
+    return Event(
+        id=ids.caused_id(deletion.message_id, MessageDeletedV1.TYPE),
+        source=SOURCE,
+        tenant_id=deletion.request.tenant_id,
+        conversation_id=deletion.request.conversation_id,
+        correlation_id=deletion.turn_id,
+        causation_id=deletion.request.id,
+        occurred_at=at,
+        traceparent=deletion.request.traceparent,
+        data=MessageDeletedV1(
+            message_id=deletion.message_id, turn_id=deletion.turn_id, role=deletion.role
+        ),
+    )
+
+
+def turned(
+    turning: Turning, *, at: datetime, purge_at: datetime
+) -> Event[ConversationDeletedV1] | Event[ConversationRestoredV1]:
+    """A conversation is gone from sight, or back.
+
+    That may happen to it more than once, so the ids follow from the request.
+    """
+    request = turning.request
+    if turning.is_deleted:
+        return _of_conversation(request, ConversationDeletedV1(purge_at=purge_at), at=at)
+    return _of_conversation(request, ConversationRestoredV1(), at=at)
+
+
+def _of_conversation(request: Request, data: DataT, *, at: datetime) -> Event[DataT]:
+    return Event(
+        id=ids.caused_id(request.id, data.TYPE),
+        source=SOURCE,
+        tenant_id=request.tenant_id,
+        conversation_id=request.conversation_id,
+        correlation_id=request.conversation_id,
+        causation_id=request.id,
+        occurred_at=at,
+        traceparent=request.traceparent,
+        data=data,
     )
 
 

@@ -6,9 +6,6 @@ from uuid import UUID
 
 from schemas.requests import Policy
 
-SUPPORTED: frozenset[Policy] = frozenset({"serialize"})
-"""Policies this release carries out; a request for another one is rejected, never reinterpreted."""
-
 MAX_OPEN_TURNS = 32
 """Open turns of one conversation; more would wait longer than any client stays."""
 
@@ -20,9 +17,14 @@ class Starts:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The turn waits behind ``position`` others (at least 1)."""
+    """The turn waits behind ``position`` others (at least 1).
+
+    Attributes:
+        is_bounded: Whether it gives up after a while.
+    """
 
     position: int
+    is_bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,13 @@ class Refused:
     """The message is not accepted while ``running`` is open."""
 
     running: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """As many turns wait already as may wait."""
+
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +50,34 @@ class Branches:
 
 @dataclass(frozen=True, slots=True)
 class Replaces:
-    """``cancels`` are told to stop; the turn waits behind the first of them."""
+    """``cancels`` are told to stop; the turn waits behind them, in their order."""
 
     cancels: tuple[UUID, ...]
 
 
-Placement = Starts | Waits | Refused | Branches | Replaces
+Placement = Starts | Waits | Refused | Full | Branches | Replaces
 
 
-def place(policy: Policy, open_turns: Sequence[UUID]) -> Placement:
+def place(policy: Policy, open_turns: Sequence[UUID], *, queue_depth: int) -> Placement:
     """Where a new turn goes.
 
     Args:
         open_turns: The branch's turns that have not ended, in their order; the first one runs.
+        queue_depth: How many may wait under policy ``queue``.
     """
     if not open_turns:
         return Starts()
-    match policy:
-        case "serialize" | "queue":
-            return Waits(len(open_turns))
-        case "reject":
-            return Refused(open_turns[0])
-        case "branch":
-            return Branches(open_turns[0])
-        case "replace":
-            return Replaces(tuple(open_turns))
+    behind = Waits(len(open_turns))
+    placements: dict[Policy, Placement] = {
+        "serialize": behind,
+        "queue": _bounded(behind, queue_depth),
+        "reject": Refused(open_turns[0]),
+        "branch": Branches(open_turns[0]),
+        "replace": Replaces(tuple(open_turns)),
+    }
+    return placements[policy]
+
+
+def _bounded(behind: Waits, queue_depth: int) -> Waits | Full:
+    waiting = behind.position - 1
+    return Full(waiting) if waiting >= queue_depth else Waits(behind.position, is_bounded=True)

@@ -28,11 +28,16 @@ class TurnFacts:
 
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
-    """A row of the queue of a branch; ``has_started`` if its deadline runs."""
+    """A row of the queue of a branch; ``has_started`` if its deadline runs.
+
+    Attributes:
+        is_cancelled: Somebody wants it to stop: unstarted, it never starts.
+    """
 
     turn_id: UUID
     position: int
     has_started: bool
+    is_cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,13 @@ class Signal:
     Attributes:
         turn: Its tenant and turn, as the event names them.
         ending: The end it proposes; None for progress.
+        is_for_waiting: Means only a turn that has not started; of another it changes nothing.
     """
 
     event_id: UUID
     turn: TurnKey
     ending: Ending | None = None
+    is_for_waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +116,11 @@ def settle(
     states = {key: turn.state for key, turn in turns.items()}
     ended: dict[TurnKey, Ended] = {}
     moved: dict[TurnKey, Moved] = {}
+    running = {turn.turn_id for queue in queues.values() for turn in queue if turn.has_started}
     for signal in signals:
         turn = turns[signal.turn]
+        if signal.is_for_waiting and turn.id in running:
+            continue
         move = Move.STEP_PLANNED if signal.ending is None else signal.ending.move
         state = after(states[signal.turn], move)
         if state is None:
@@ -129,7 +139,10 @@ def settle(
 def _queue_changes(
     queues: Mapping[BranchKey, Sequence[OpenTurn]], causes: Mapping[UUID, UUID]
 ) -> tuple[tuple[Advanced, ...], tuple[Started, ...]]:
-    """Close the gaps that ended turns leave; a head that has not started yet starts."""
+    """Close the gaps that ended turns leave; a head that has not started yet starts.
+
+    A cancelled head stays where it is until its own end; what waits behind it starts then.
+    """
     advanced: list[Advanced] = []
     started: list[Started] = []
     for queue in queues.values():
@@ -138,6 +151,6 @@ def _queue_changes(
         for position, waiting in enumerate(left):
             if waiting.position != position:
                 advanced.append(Advanced(waiting.turn_id, waiting.position, position))
-            if position == 0 and not waiting.has_started:
+            if position == 0 and not waiting.has_started and not waiting.is_cancelled:
                 started.append(Started(waiting.turn_id, freed[0] if freed else None))
     return tuple(advanced), tuple(started)

@@ -58,7 +58,15 @@ TERMINAL = frozenset(ENDINGS.values())
 REASONS: dict[TurnState, frozenset[str]] = {
     TurnState.COMPLETED: frozenset(),
     TurnState.PARTIAL: frozenset(
-        {"provider_cut", "lease_expired", "max_tokens", "content_filter", "deadline"}
+        {
+            "provider_cut",
+            "lease_expired",
+            "max_tokens",
+            "content_filter",
+            "deadline",
+            "step_deadline",
+            "idle_timeout",
+        }
     ),
     TurnState.CANCELLED: frozenset({"user", "no_subscriber", "replaced", "conversation_deleted"}),
     TurnState.FAILED: frozenset(
@@ -68,6 +76,8 @@ REASONS: dict[TurnState, frozenset[str]] = {
             "provider_refused",
             "provider_unavailable",
             "deadline",
+            "step_deadline",
+            "idle_timeout",
             "queue_timeout",
             "dead_lettered",
             "internal",

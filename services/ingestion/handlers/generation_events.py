@@ -25,7 +25,7 @@ from services.ingestion.handlers.screening import misplaced
 from services.ingestion.handlers.spans import spans_of
 from services.ingestion.ports import Tokens
 from services.ingestion.settling import Proposal, Settled, Settler, ShortTexts
-from services.ingestion.store import SQL
+from services.ingestion.statements import SQL
 
 ResultKey = tuple[UUID, UUID, int]
 """(tenant, step, attempt)."""

@@ -31,9 +31,11 @@ language plpgsql volatile security definer set search_path = ingestion, turnwire
 declare
   cancel_reasons constant text[] := array['user', 'no_subscriber', 'replaced', 'conversation_deleted'];
   fail_reasons constant text[] := array['context_too_large', 'invariant', 'provider_refused',
-    'provider_unavailable', 'deadline', 'queue_timeout', 'dead_lettered', 'internal'];
+    'provider_unavailable', 'deadline', 'step_deadline', 'idle_timeout', 'queue_timeout', 'dead_lettered',
+    'internal'];
   ended open_turns;
   ending text;
+  answer uuid;
   trace text;
   -- A turn ends once, so its id names this event; SQL makes no ids.
   event_id constant uuid := md5('operator.turn_ended:' || turn)::uuid;
@@ -57,9 +59,8 @@ begin
   update turns t set status = ending, reason = op_end_turn.reason, length = 0,
          ended_at = turnwire.clock()
    where t.tenant_id = ended.tenant_id and t.id = turn
-  returning t.traceparent into trace;
-  update messages m set status = ending
-   where m.tenant_id = ended.tenant_id and m.turn_id = turn and m.role = 'assistant';
+  returning t.traceparent, t.assistant_message_id into trace, answer;
+  update messages m set status = ending where m.tenant_id = ended.tenant_id and m.id = answer;
   update open_turns o set position = o.position - 1
    where o.conversation_id = ended.conversation_id and o.branch_id = ended.branch_id
      and o.position > ended.position;

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import psycopg
@@ -37,12 +37,19 @@ from schemas.generations import (
 )
 from schemas.registry import CONTEXT_EVENTS, GENERATION_EVENTS, TURN_REQUESTS, decode
 from schemas.requests import (
+    AnswerRequestedV1,
     ConversationCreateRequestedV1,
+    ConversationDeleteRequestedV1,
+    ConversationRestoreRequestedV1,
+    ConversationUpdateRequestedV1,
     FirstMessage,
+    MessageDeleteRequestedV1,
+    MessageEditRequestedV1,
     TextPart,
     TurnRequestedV1,
 )
 from schemas.steps import StepPlannedV1, StepRefusedV1
+from schemas.turns import TurnCancelRequestedV1
 from schemas.usage import Usage
 from services.ingestion.app import Adapters, build_app
 from services.ingestion.settings import IngestionSettings
@@ -107,6 +114,7 @@ class Ingestion:
         self.requests = app.requests
         self.context = app.context
         self.generation = app.generation
+        self.canceller = app.canceller
         self.reaper = app.reaper
         self.retelling = app.retelling
 
@@ -259,6 +267,98 @@ def post(
         data=data,
     )
     return delivery(event, TURN_REQUESTS)
+
+
+def asked(
+    data: Data, conversation_id: UUID, turn_id: UUID, *, tenant_id: UUID = TENANT
+) -> Delivery:
+    """A request of any kind, signed; ``data.request_id`` becomes the event's id."""
+    event = Event(
+        id=data.request_id,  # type: ignore[attr-defined]
+        source="frontend_gateway",
+        tenant_id=tenant_id,
+        conversation_id=conversation_id,
+        correlation_id=turn_id,
+        occurred_at=datetime.now(UTC),
+        data=data,
+    )
+    return delivery(event, TURN_REQUESTS)
+
+
+def cancel(conversation_id: UUID, turn_id: UUID, *, principal_id: UUID = PRINCIPAL) -> Delivery:
+    """Somebody wants a turn to stop."""
+    data = TurnCancelRequestedV1(reason="user", request_id=uuid4(), principal_id=principal_id)
+    return asked(data, conversation_id, turn_id)
+
+
+def edit(
+    conversation_id: UUID,
+    key: str,
+    message_id: UUID,
+    text: str = "in other words",
+    *,
+    principal_id: UUID = PRINCIPAL,
+    **fields: Any,
+) -> Delivery:
+    """A message said again."""
+    data = MessageEditRequestedV1(
+        request_id=uuid4(),
+        principal_id=principal_id,
+        key=key,
+        message_id=message_id,
+        parts=(TextPart(text=text),),
+        **fields,
+    )
+    return asked(data, conversation_id, ids.turn_id(TENANT, conversation_id, key))
+
+
+def answer_again(
+    conversation_id: UUID,
+    key: str,
+    turn_id: UUID,
+    kind: Literal["regenerate", "continue"] = "regenerate",
+    *,
+    principal_id: UUID = PRINCIPAL,
+    **fields: Any,
+) -> Delivery:
+    """Another answer to a turn's question, or the rest of its answer."""
+    data = AnswerRequestedV1(
+        request_id=uuid4(),
+        principal_id=principal_id,
+        key=key,
+        kind=kind,
+        turn_id=turn_id,
+        **fields,
+    )
+    return asked(data, conversation_id, ids.turn_id(TENANT, conversation_id, key))
+
+
+def delete_message(
+    conversation_id: UUID, message_id: UUID, *, principal_id: UUID = PRINCIPAL
+) -> Delivery:
+    """A message that shall be gone."""
+    data = MessageDeleteRequestedV1(
+        request_id=uuid4(), principal_id=principal_id, message_id=message_id
+    )
+    return asked(data, conversation_id, conversation_id)
+
+
+def update(conversation_id: UUID, *, principal_id: UUID = PRINCIPAL, **fields: Any) -> Delivery:
+    """Another title or policy."""
+    data = ConversationUpdateRequestedV1(request_id=uuid4(), principal_id=principal_id, **fields)
+    return asked(data, conversation_id, conversation_id)
+
+
+def delete(conversation_id: UUID, *, principal_id: UUID = PRINCIPAL) -> Delivery:
+    """A conversation that shall be gone."""
+    data = ConversationDeleteRequestedV1(request_id=uuid4(), principal_id=principal_id)
+    return asked(data, conversation_id, conversation_id)
+
+
+def restore(conversation_id: UUID, *, principal_id: UUID = PRINCIPAL) -> Delivery:
+    """A deleted conversation that shall come back."""
+    data = ConversationRestoreRequestedV1(request_id=uuid4(), principal_id=principal_id)
+    return asked(data, conversation_id, conversation_id)
 
 
 def planned(conversation_id: UUID, turn_id: UUID) -> Delivery:

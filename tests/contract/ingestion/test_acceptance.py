@@ -256,7 +256,6 @@ async def test_the_thirty_third_open_turn_is_refused(rig: Rig) -> None:
     [
         ({"text": " \n"}, "validation-error"),
         ({"text": "é" * 131_073}, "payload-too-large"),
-        ({"policy": "branch"}, "validation-error"),
         ({"parent": uuid4()}, "stale-parent"),
     ],
 )

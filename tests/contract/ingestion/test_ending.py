@@ -180,6 +180,9 @@ async def test_a_stored_text_with_another_hash_fails_the_turn(rig: Rig) -> None:
         ("lease_expired", "shown", ("partial", "lease_expired")),
         ("provider_cut", "", ("failed", "provider_unavailable")),
         ("deadline", "", ("failed", "deadline")),
+        ("step_deadline", "shown", ("partial", "step_deadline")),
+        ("idle_timeout", "shown", ("partial", "idle_timeout")),
+        ("idle_timeout", "", ("failed", "idle_timeout")),
         ("no_subscriber", "shown", ("cancelled", "no_subscriber")),
         ("something new", "shown", ("partial", "provider_cut")),
     ],
@@ -457,7 +460,10 @@ async def test_the_gateway_pages_through_messages_without_gap_or_repeat(rig: Rig
     await rig.ingestion.requests.handle([create(conversation)])
     for key in ("a", "b", "c"):
         await answered(rig, conversation, key, f"answer {key}")
-    sql = "select id, seq, content, status from ingestion.messages_v1(%s, %s, %s, %s, %s, %s, %s)"
+    sql = (
+        "select id, seq, content, status "
+        "from ingestion.messages_v1(%s, %s, %s, %s, %s, %s, null, %s)"
+    )
     who = (TENANT, PRINCIPAL, conversation)
 
     with psycopg.connect(rig.test_database.url_of("frontend_gateway")) as gateway:
@@ -478,7 +484,8 @@ async def test_the_gateway_pages_through_messages_without_gap_or_repeat(rig: Rig
         foreign = (TENANT, uuid4(), conversation, None, None, False, 10)
         assert gateway.execute(sql, foreign).fetchall() == []
         (listed,) = gateway.execute(
-            "select id, message_count from ingestion.conversations_v1(%s, %s, null, null, true, 5)",
+            "select id, message_count "
+            "from ingestion.conversations_v1(%s, %s, null, null, true, 5, null)",
             who[:2],
         ).fetchall()
         assert listed == (conversation, 6)

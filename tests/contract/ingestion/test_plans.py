@@ -7,15 +7,28 @@ from typing import Any
 import psycopg
 import pytest
 
-from services.ingestion.store import SQL
+from services.ingestion.statements import SQL
 from tests.rig.parts import TestDatabase
 
 pytestmark = pytest.mark.postgres
 
-GROWING = {"conversations", "turns", "messages", "message_tokens", "transitions"}
+GROWING = {
+    "conversations",
+    "turns",
+    "messages",
+    "archived_messages",
+    "message_tokens",
+    "transitions",
+    "purged_conversations",
+}
 BY_KEY = (
     "lock_conversations",
     "turns_by_key",
+    "targets",
+    "purged",
+    "change_conversations",
+    "mark_cancelled",
+    "delete_messages",
     "advance_conversations",
     "signalled_turns",
     "queues",
