@@ -1,6 +1,7 @@
-"""Handles ``turn.ended``: the payloads of an ended turn are deleted, or kept where they should be.
+"""Handles ends and deletions: payloads of ended turns go, and what was kept of deleted things.
 
-A consumer of its own beside the one that plans: nobody waits for a clean-up, so it reads many ends
+An ended turn's payloads are deleted, or kept for a while where its tenant's posture says so. A
+consumer of its own beside the one that plans: nobody waits for a clean-up, so it reads many ends
 at once and leaves the cores to those who wait for a plan. The two may come to a turn in any order:
 both take the conversation's lock, a plan of an ended turn is not made, and a payload that was
 written after its clean-up is found by ``Retention``.
@@ -8,12 +9,24 @@ written after its clean-up is found by ``Retention``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from schemas.registry import TURN_EVENTS
-from schemas.turns import TurnEndedV1
-from services.context_assembly.core.posture import keeps_payload
-from services.context_assembly.ports import BatchEffects, BatchQuestion, EndedTurn, TurnKey
+from schemas.turns import (
+    ConversationDeletedV1,
+    ConversationPurgedV1,
+    MessageDeletedV1,
+    TurnEndedV1,
+)
+from services.context_assembly.ports import (
+    BatchEffects,
+    BatchQuestion,
+    ConversationKey,
+    EndedTurn,
+    Forgotten,
+    TurnKey,
+)
+from services.context_assembly.postures import capture_cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,13 +37,15 @@ if TYPE_CHECKING:
     from libs.telemetry.metrics import Metrics
     from schemas.envelope import Event
     from services.context_assembly.estimates import EstimateWatch
-    from services.context_assembly.ports import PlanningStore
+    from services.context_assembly.ports import CapturePostures, PlanningStore
 
 CONSUMER: Final = "context_assembly.endings"
 
+Gone = MessageDeletedV1 | ConversationDeletedV1 | ConversationPurgedV1
+
 
 class EndHandlers:
-    """The batch handler of the ends on ``turn.events``."""
+    """The batch handler of the ends and deletions on ``turn.events``."""
 
     consumer = CONSUMER
     topics = (TURN_EVENTS,)
@@ -39,43 +54,47 @@ class EndHandlers:
         self,
         store: PlanningStore,
         *,
+        postures: CapturePostures,
         estimates: EstimateWatch,
         metrics: Metrics,
-        sampled_per_mille: int,
     ) -> None:
-        """``sampled_per_mille``: share of payloads kept although nothing went wrong."""
         self._store = store
+        self._postures = postures
         self._estimates = estimates
         self._metrics = metrics
-        self._sampled_per_mille = sampled_per_mille
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
         """Everything on this topic comes from one service and may be handled."""
         return [None] * len(deliveries)
 
     async def handle(self, batch: Sequence[Delivery]) -> None:
-        """Clean up after ended turns; the same records again change nothing.
+        """Clean up after ended turns, forget what was deleted; a repeat changes nothing.
 
         Raises:
             StoreUnavailable: Run the batch again.
         """
-        events = {d.event.id: d.event for d in batch if not d.event.replay}.values()
-        ended = [event for event in events if isinstance(event.data, TurnEndedV1)]
-        if not ended:
+        read = {d.event.id: d.event for d in batch if not d.event.replay}.values()
+        events = [event for event in read if isinstance(event.data, TurnEndedV1 | Gone)]
+        if not events:
             return
         question = BatchQuestion(
-            event_ids=[event.id for event in ended],
-            conversations={event.conversation_id for event in ended},
+            event_ids=[event.id for event in events],
+            conversations={event.conversation_id for event in events},
         )
-        async with self._store.transaction({event.tenant_id for event in ended}) as transaction:
+        async with self._store.transaction({event.tenant_id for event in events}) as transaction:
             facts = await transaction.facts(question)
-            fresh = [event for event in ended if event.id not in facts.seen]
+            fresh = [event for event in events if event.id not in facts.seen]
+            ended = [event for event in fresh if isinstance(event.data, TurnEndedV1)]
             if fresh:
-                gone = [self._ended(event) for event in fresh]
-                await transaction.commit(BatchEffects([e.id for e in fresh], ended=gone))
-        if repeats := len(ended) - len(fresh):
+                effects = BatchEffects(
+                    [event.id for event in fresh],
+                    ended=[self._ended(event) for event in ended],
+                    forgotten=[_forgotten(e) for e in fresh if isinstance(e.data, Gone)],
+                )
+                await transaction.commit(effects)
+        if repeats := len(events) - len(fresh):
             self._metrics.inbox_duplicates_total.labels(consumer=CONSUMER).inc(repeats)
-        for event in fresh:
+        for event in ended:
             self._estimates.ended(event.turn_id, event.data)
 
     async def ending_of(
@@ -86,12 +105,20 @@ class EndHandlers:
         return ()
 
     def _ended(self, event: Event[TurnEndedV1]) -> EndedTurn:
-        data = event.data
-        is_kept = keeps_payload(
+        cause = capture_cause(
+            self._postures,
+            ConversationKey(event.tenant_id, event.conversation_id),
             event.turn_id,
-            data.status,
-            data.reason,
-            sampled_per_mille=self._sampled_per_mille,
+            status=event.data.status,
+            reason=event.data.reason,
         )
-        key = TurnKey(event.tenant_id, event.turn_id)
-        return EndedTurn(key, (data.reason or data.status) if is_kept else None)
+        return EndedTurn(TurnKey(event.tenant_id, event.turn_id), cause)
+
+
+def _forgotten(event: Event[Any]) -> Forgotten:
+    conversation = ConversationKey(event.tenant_id, event.conversation_id)
+    if isinstance(event.data, MessageDeletedV1):
+        return Forgotten(conversation, message_id=event.data.message_id)
+    if isinstance(event.data, ConversationPurgedV1):
+        return Forgotten(conversation, turn_ids=event.data.turn_ids)
+    return Forgotten(conversation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from services.context_assembly.ports import (
     BatchEffects,
     BatchFacts,
     BatchQuestion,
+    ConversationKey,
     TextKey,
 )
 from services.context_assembly.reading import FirstPages, read_histories
@@ -54,10 +56,16 @@ if TYPE_CHECKING:
 
 CONSUMER: Final = "context_assembly.turns"
 
+DELETED: Final = "user"
+"""Why a turn ends whose own message was deleted: as if its author had cancelled it."""
+
 TERMINAL: Final = frozenset({"completed", "partial", "failed", "cancelled"})
 
 MAX_LOGGED_IDS: Final = 20
 """Newest message ids in a plan's log line; the plan itself has all of them."""
+
+ALWAYS_COUNTED: Final = frozenset({"system", "history", "current"})
+"""Sections whose tokens are observed even where they are 0; others only where they are used."""
 
 
 class UnknownTurn(Terminal):
@@ -109,8 +117,8 @@ class TurnHandlers:
             StoreUnavailable: Run the batch again.
         """
         events = {d.event.id: d.event for d in batch if not d.event.replay}.values()
-        started = _rounds(event for event in events if isinstance(event.data, TurnStartedV1))
-        for members in started:
+        started = [event for event in events if isinstance(event.data, TurnStartedV1)]
+        for members in self._rounds(started):
             await self._handle(members)
 
     async def ending_of(
@@ -134,6 +142,17 @@ class TurnHandlers:
         self._log.error("context.turn_dead_lettered", **_identity(event), reason=reason)
         return (step.message,)
 
+    def _rounds(self, started: Sequence[Event[TurnStartedV1]]) -> list[list[Event[TurnStartedV1]]]:
+        """Turns that are planned together, in their order; see ``_rounds``.
+
+        A round's token counts are those of one tokenizer.
+        """
+        models = {event.data.model for event in started}
+        if len(models) <= 1:
+            return _rounds(started, dict.fromkeys(models, ""))
+        tokenizers = {model: self._policies.limits_of(model).tokenizer for model in models}
+        return _rounds(started, tokenizers)
+
     async def _handle(self, started: Sequence[Event[TurnStartedV1]]) -> None:
         counted: dict[TextKey, int] = {}
         if await self._attempt(started, counted):
@@ -153,12 +172,15 @@ class TurnHandlers:
         tenants = {event.tenant_id for event in started}
         async with self._store.transaction(tenants) as transaction:
             facts = await transaction.facts(_question(starts))
-            due = _due(starts, facts)
-            if not _set_current_tokens(due, facts, counted):
+            due = _due(starts, facts, await self._purged(starts, facts, transaction))
+            outcomes = [self._gone(start) for start in due if not _has_texts(start, facts)]
+            due = [start for start in due if _has_texts(start, facts)]
+            if not _set_own_tokens(due, facts, counted):
                 return False
+            await self._offer(due, transaction)
             if await read_histories([start.reading for start in due], transaction, counted):
                 return False
-            outcomes = await self._plan(due, transaction, facts, counted)
+            outcomes += await self._plan(due, transaction, facts, counted)
             fresh = [event.id for event in started if event.id not in facts.seen]
             if fresh:
                 steps = [outcome.step for outcome in outcomes]
@@ -171,6 +193,27 @@ class TurnHandlers:
     def _start(self, event: Event[TurnStartedV1]) -> Start:
         first_rows = self._first_pages.rows_of(event.data.branch_id)
         return Start.of(event, self._policies, first_rows=first_rows)
+
+    async def _purged(
+        self, starts: Sequence[Start], facts: BatchFacts, transaction: PlanningTransaction
+    ) -> frozenset[ConversationKey]:
+        """Purged conversations of turns that nobody knows; asked only if there are such turns."""
+        unknown = {start.conversation for start in starts if start.turn not in facts.turns}
+        return await transaction.purged(unknown) if unknown else frozenset()
+
+    async def _offer(self, due: Sequence[Start], transaction: PlanningTransaction) -> None:
+        """Ask every data layer what it would like to show."""
+        if not due:
+            return
+        for layer in self._policies.layers:
+            found = await layer.candidates(due, transaction)
+            for start in due:
+                start.offered.extend(found.get(start.turn, ()))
+
+    def _gone(self, start: Start) -> Outcome:
+        """End a turn whose own message was deleted before it was planned."""
+        moment = Moment(self._clock.now(), start.event.traceparent)
+        return Outcome(start, refused(start, DELETED, moment), None)
 
     async def _plan(
         self,
@@ -208,6 +251,8 @@ class TurnHandlers:
         ) as span:
             moment = Moment(self._clock.now(), span.traceparent)
             outcome = finish(judged, texts, moment=moment, limit=self._policies.step_limit)
+            if self._policies.postures.choice_of(event.tenant_id).posture == "none":
+                outcome = replace(outcome, step=replace(outcome.step, capture=None))
             span.set(names.TENANT_ID, str(event.tenant_id))
             span.set(names.TURN_ID, str(event.turn_id))
             span.set(names.STEP_ID, str(outcome.step.step_id))
@@ -224,10 +269,10 @@ class TurnHandlers:
         reader = self._store.reader(tenants)
         counter = Counter(reader, self._store.token_counts(tenants), pause=self._clock.sleep)
         starts = [self._start(event) for event in started]
-        tokenizers = {start.current: start.reading.start.tokenizer for start in starts}
+        tokenizers = {key: start.reading.start.tokenizer for start in starts for key in start.own}
         counted.update(await counter.count(list(tokenizers), tokenizers))
         for start in starts:
-            start.set_current_tokens(counted[start.current])
+            start.set_own_tokens(counted)
         await read_histories([start.reading for start in starts], reader, counted, counter=counter)
 
     def _report_repeats(self, repeats: int) -> None:
@@ -244,10 +289,11 @@ class TurnHandlers:
             fields |= _facts_of(plan)
             self._estimates.planned(outcome.start.event.turn_id, plan)
             self._first_pages.shown(outcome.start.event.data.branch_id, plan.kept)
-            for section in plan.sections:
-                self._metrics.plan_tokens.labels(section=section.section).observe(section.used)
-            if plan.trimmed:
-                self._metrics.plan_excluded_total.labels(reason="budget").inc(plan.trimmed)
+            for part in plan.sections:
+                if part.used or part.section in ALWAYS_COUNTED:
+                    self._metrics.plan_tokens.labels(section=part.section).observe(part.used)
+            for reason, times in plan.excluded_counts.items():
+                self._metrics.plan_excluded_total.labels(reason=reason).inc(times)
         if step.reason is None:
             self._log.info("context.step_planned", **fields)
         else:
@@ -256,20 +302,28 @@ class TurnHandlers:
             )
 
 
-def _rounds(started: Iterable[Event[TurnStartedV1]]) -> list[list[Event[TurnStartedV1]]]:
-    """Divide started turns so that no two of a round share a branch, in their order.
+def _rounds(
+    started: Iterable[Event[TurnStartedV1]], tokenizers: Mapping[str | None, str]
+) -> list[list[Event[TurnStartedV1]]]:
+    """Divide started turns so that no two of a round share a branch, and all share a tokenizer.
 
-    Two of one branch meet only after an outage, when the first has ended meanwhile.
+    Turns of one branch keep their order. Two of them meet only after an outage, when the first has
+    ended meanwhile.
+
+    Args:
+        tokenizers: By model.
     """
-    rounds: list[dict[UUID, Event[TurnStartedV1]]] = []
+    rounds: list[tuple[str, dict[UUID, Event[TurnStartedV1]]]] = []
+    first_free: dict[UUID, int] = {}
     for event in started:
-        branch = event.data.branch_id
-        free = next((members for members in rounds if branch not in members), None)
-        if free is None:
-            free = {}
-            rounds.append(free)
-        free[branch] = event
-    return [list(members.values()) for members in rounds]
+        branch, wanted = event.data.branch_id, tokenizers[event.data.model]
+        open_to_it = range(first_free.get(branch, 0), len(rounds))
+        place = next((no for no in open_to_it if rounds[no][0] == wanted), len(rounds))
+        if place == len(rounds):
+            rounds.append((wanted, {}))
+        rounds[place][1][branch] = event
+        first_free[branch] = place + 1
+    return [list(members.values()) for _, members in rounds]
 
 
 def _question(starts: Sequence[Start]) -> BatchQuestion:
@@ -279,12 +333,16 @@ def _question(starts: Sequence[Start]) -> BatchQuestion:
         turns=[start.turn for start in starts],
         steps=[start.step for start in starts],
         cursors=[start.reading.start for start in starts],
-        current=[start.current for start in starts],
+        own=[key for start in starts for key in start.own],
     )
 
 
-def _due(starts: Sequence[Start], facts: BatchFacts) -> list[Start]:
+def _due(
+    starts: Sequence[Start], facts: BatchFacts, purged: frozenset[ConversationKey]
+) -> list[Start]:
     """The turns that still need a plan, with their first page of history.
+
+    None that has ended, that somebody wants to stop, or whose conversation is gone.
 
     Raises:
         UnknownTurn: Tenant, conversation or turn do not match the owner's row.
@@ -292,6 +350,8 @@ def _due(starts: Sequence[Start], facts: BatchFacts) -> list[Start]:
     due = []
     for start, page in zip(starts, facts.pages, strict=True):
         state = facts.turns.get(start.turn)
+        if state is None and start.conversation in purged:
+            continue
         is_match = (
             state is not None
             and state.conversation_id == start.event.conversation_id
@@ -301,24 +361,28 @@ def _due(starts: Sequence[Start], facts: BatchFacts) -> list[Start]:
             msg = f"turn {start.event.turn_id} is not known in this conversation; nothing planned"
             raise UnknownTurn(msg)
         is_done = start.event.id in facts.seen or start.step in facts.known_steps
-        if not is_done and state.status not in TERMINAL:
+        if not is_done and state.status not in TERMINAL and state.cancel_reason is None:
+            start.set_instructions(state.instructions)
             start.reading.add(page, start.reading.start)
             due.append(start)
     return due
 
 
-def _set_current_tokens(
-    due: Iterable[Start], facts: BatchFacts, counted: dict[TextKey, int]
-) -> bool:
-    """Count the current messages; False if one is too long to be counted while locks are held."""
+def _has_texts(start: Start, facts: BatchFacts) -> bool:
+    """Whether everything that the turn shows itself is still there."""
+    return all(key in facts.texts for key in start.own)
+
+
+def _set_own_tokens(due: Iterable[Start], facts: BatchFacts, counted: dict[TextKey, int]) -> bool:
+    """Count what turns show themselves; False if a text is too long to be counted under locks."""
     for start in due:
-        tokens = counted.get(start.current)
-        if tokens is None:
-            text = facts.texts.get(start.current, "")
-            if len(text) > COUNT_IN_TRANSACTION_CHARACTERS:
-                return False
-            tokens = count(text, start.reading.start.tokenizer)
-        start.set_current_tokens(tokens)
+        for key in start.own:
+            if key not in counted:
+                text = facts.texts[key]
+                if len(text) > COUNT_IN_TRANSACTION_CHARACTERS:
+                    return False
+                counted[key] = count(text, start.reading.start.tokenizer)
+        start.set_own_tokens(counted)
     return True
 
 
@@ -332,7 +396,7 @@ def _identity(event: Event[Any]) -> dict[str, Any]:
 
 def _facts_of(plan: PromptPlan) -> dict[str, Any]:
     """What a log line tells of a plan: ids, counts and hashes, never a text."""
-    history = plan.sections[-1]
+    history = plan.history
     return {
         "step_id": str(plan.turn.step_id),
         "model": plan.limits.model,

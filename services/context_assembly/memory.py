@@ -6,12 +6,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import orjson
+
 from services.context_assembly.ports import (
     SHORT_TEXT_BYTES,
     BatchEffects,
     BatchFacts,
     BatchQuestion,
+    ConversationKey,
     Cursor,
+    Forgotten,
     HashKey,
     NewStep,
     StepKey,
@@ -47,6 +51,8 @@ class MemoryRows:
 
     Attributes:
         history: Only messages of ended turns; ``current`` has texts of all others.
+        keeps_none: Tenants whose capture posture is ``none``.
+        forgotten: Payloads that are never captured.
     """
 
     history: list[MemoryMessage] = field(default_factory=list)
@@ -58,6 +64,9 @@ class MemoryRows:
     counts: dict[HashKey, int] = field(default_factory=dict)
     inbox: set[UUID] = field(default_factory=set)
     outbox: list[OutboxMessage] = field(default_factory=list)
+    purged: set[ConversationKey] = field(default_factory=set)
+    keeps_none: set[UUID] = field(default_factory=set)
+    forgotten: set[StepKey] = field(default_factory=set)
 
 
 class MemoryPlanning:
@@ -79,7 +88,7 @@ class MemoryPlanning:
             },
             known_steps=frozenset(key for key in question.steps if key in self._rows.steps),
             pages=await self.pages(question.cursors),
-            texts=await self.texts(question.current),
+            texts=await self.texts(question.own),
         )
 
     async def pages(self, cursors: Sequence[Cursor]) -> list[list[StoredMessage]]:
@@ -93,6 +102,12 @@ class MemoryPlanning:
         }
         return {key: known[key] for key in keys if key in known and key.tenant_id in self._tenants}
 
+    async def purged(
+        self, conversations: Collection[ConversationKey]
+    ) -> frozenset[ConversationKey]:
+        """Which of these conversations are gone for good."""
+        return frozenset(self._rows.purged.intersection(conversations))
+
     async def commit(self, effects: BatchEffects) -> None:
         """Write everything."""
         for step in effects.steps:
@@ -102,13 +117,32 @@ class MemoryPlanning:
             if step.payload is not None:
                 self._rows.payloads[key] = step.payload
             if step.capture is not None and step.reason is not None:
-                self._rows.captures[key] = (step.capture, step.reason)
+                self._capture(key, step.capture, step.reason)
         for turn in effects.ended:
             for key in self._steps_of(turn.key):
                 payload = self._rows.payloads.pop(key, None)
                 if payload is not None and turn.capture_cause is not None:
-                    self._rows.captures[key] = (payload, turn.capture_cause)
+                    self._capture(key, payload, turn.capture_cause)
+        for gone in effects.forgotten:
+            self._forget(gone)
         self._rows.inbox.update(effects.event_ids)
+
+    def _capture(self, key: StepKey, payload: bytes, cause: str) -> None:
+        if key.tenant_id not in self._rows.keeps_none and key not in self._rows.forgotten:
+            self._rows.captures[key] = (payload, cause)
+
+    def _forget(self, gone: Forgotten) -> None:
+        for key, step in list(self._rows.steps.items()):
+            if ConversationKey(step.tenant_id, step.conversation_id) != gone.conversation:
+                continue
+            if gone.turn_ids is not None:
+                if step.turn_id in gone.turn_ids:
+                    self._rows.payloads.pop(key, None)
+                    self._rows.captures.pop(key, None)
+                    del self._rows.steps[key]
+            elif gone.message_id is None or str(gone.message_id) in shown_messages(step):
+                self._rows.captures.pop(key, None)
+                self._rows.forgotten.add(key)
 
     def _steps_of(self, turn: TurnKey) -> list[StepKey]:
         return [
@@ -129,6 +163,7 @@ class MemoryPlanning:
                 length=m.stored.length,
                 said_at=m.stored.said_at,
                 short_text=m.text if m.stored.length <= SHORT_TEXT_BYTES else None,
+                supersedes=m.stored.supersedes,
             )
             for m in self._rows.history
             if (m.tenant_id, m.conversation_id, m.branch_id)
@@ -138,6 +173,11 @@ class MemoryPlanning:
         ]
         found.sort(key=lambda message: -message.seq)
         return found[: cursor.rows]
+
+
+def shown_messages(step: NewStep) -> list[str]:
+    """Messages that a step's plan shows; none for a step without a plan."""
+    return [] if step.plan is None else list(orjson.loads(step.plan)["message_ids"])
 
 
 class MemoryTokenCounts:

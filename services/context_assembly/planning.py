@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -14,18 +14,21 @@ from schemas.envelope import Data, Event
 from schemas.registry import CONTEXT_EVENTS
 from schemas.steps import StepPlannedV1, StepRefusedV1
 from services.context_assembly.core.budget import sampling_of
-from services.context_assembly.core.invariants import Evidence, Invariant, InvariantBroken, check
-from services.context_assembly.core.payload import seal
-from services.context_assembly.core.plan import (
-    Planner,
-    PromptPlan,
-    PromptTooLarge,
-    TurnToPlan,
-    to_document,
+from services.context_assembly.core.document import to_document
+from services.context_assembly.core.invariants import (
+    Evidence,
+    Invariant,
+    InvariantBroken,
+    check,
+    check_texts,
 )
+from services.context_assembly.core.payload import HistoryChanged, seal
+from services.context_assembly.core.plan import Choice, Continued, PromptPlan, TurnToPlan
+from services.context_assembly.core.planner import Planner, PromptTooLarge
 from services.context_assembly.ports import (
     PAGE_ROWS,
     SHORT_TEXT_BYTES,
+    ConversationKey,
     Cursor,
     NewStep,
     StepKey,
@@ -40,8 +43,11 @@ if TYPE_CHECKING:
 
     from schemas.turns import TurnStartedV1
     from services.context_assembly.core.budget import ModelLimits
-    from services.context_assembly.core.history import HistoryRow, Suffix
-    from services.context_assembly.core.plan import SystemPolicy
+    from services.context_assembly.core.candidates import Candidate
+    from services.context_assembly.core.history import HistoryRow
+    from services.context_assembly.core.instructions import Instruction, SystemPolicy
+    from services.context_assembly.layers import Layer
+    from services.context_assembly.ports import CapturePostures
 
 SOURCE: Final = "context_assembly"
 
@@ -56,19 +62,28 @@ class Policies:
     Attributes:
         limits_of: The limits of a model by name; None asks for the default model.
         step_limit: Longest time a step may take; the turn's own deadline may come first.
+        postures: Whose payloads are kept for a while.
+        layers: What fills the data sections; none costs nothing.
     """
 
     limits_of: Callable[[str | None], ModelLimits]
     system: SystemPolicy
     step_limit: timedelta
+    postures: CapturePostures
+    layers: Sequence[Layer] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A ``turn.started`` on its way to a plan, and how far its history was read."""
+    """A ``turn.started`` on its way to a plan, and how far its history was read.
+
+    Attributes:
+        offered: What the data layers would like to show.
+    """
 
     event: Event[TurnStartedV1]
     reading: Reading
+    offered: list[Candidate] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -84,6 +99,9 @@ class Start:
             base_seq=data.base_seq,
             user_message_id=data.user_message_id,
             current_tokens=0,
+            kind=data.kind,
+            supersedes=data.supersedes,
+            continues=tuple(Continued(message_id, 0) for message_id in data.continues),
         )
         cursor = Cursor(
             event.tenant_id,
@@ -107,13 +125,35 @@ class Start:
         return TurnKey(self.event.tenant_id, self.event.turn_id)
 
     @property
-    def current(self) -> TextKey:
-        """The message that is owed an answer."""
-        return TextKey(self.event.tenant_id, self.event.data.user_message_id)
+    def conversation(self) -> ConversationKey:
+        """Its conversation."""
+        return ConversationKey(self.event.tenant_id, self.event.conversation_id)
 
-    def set_current_tokens(self, tokens: int) -> None:
-        """Tell the planner how long the current message is."""
-        self.reading.turn = replace(self.reading.turn, current_tokens=tokens)
+    @property
+    def own(self) -> list[TextKey]:
+        """What the turn shows itself: the message that is owed an answer, then what it continues.
+
+        All must have a text.
+        """
+        data = self.event.data
+        ids_shown = (data.user_message_id, *data.continues)
+        return [TextKey(self.event.tenant_id, message_id) for message_id in ids_shown]
+
+    def set_own_tokens(self, counted: Mapping[TextKey, int]) -> None:
+        """Tell the planner how long these are."""
+        current, *continued = (counted[key] for key in self.own)
+        turn = self.reading.turn
+        continues = tuple(
+            replace(one, tokens=tokens)
+            for one, tokens in zip(turn.continues, continued, strict=True)
+        )
+        self.reading.turn = replace(turn, current_tokens=current, continues=continues)
+
+    def set_instructions(self, instructions: tuple[Instruction, ...]) -> None:
+        """Tell the planner what the tenant and the conversation tell every model."""
+        if instructions:
+            planner = self.reading.planner
+            self.reading.planner = replace(planner, instructions=instructions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +161,20 @@ class Draft:
     """A turn whose history is chosen and whose texts are not read yet.
 
     Attributes:
-        suffix: None if the parts that may not be trimmed do not fit.
+        choice: None if the parts that may not be trimmed do not fit.
     """
 
     start: Start
     rows: Sequence[HistoryRow]
-    suffix: Suffix | None
+    choice: Choice | None
 
     @property
     def texts_missing(self) -> list[TextKey]:
         """Stored messages that will be shown, and whose text did not come with the history."""
-        if self.suffix is None:
+        if self.choice is None:
             return []
         tenant = self.start.event.tenant_id
-        rows = chain.from_iterable(group.rows for group in self.suffix.kept)
+        rows = chain.from_iterable(group.rows for group in self.choice.suffix.kept)
         return [TextKey(tenant, row.message_id) for row in rows if row.length > SHORT_TEXT_BYTES]
 
 
@@ -143,7 +183,7 @@ class Judged:
     """A plan without its texts, and the invariant that it breaks.
 
     Attributes:
-        plan: None where the draft has no suffix.
+        plan: None where nothing was chosen.
         broken: None for a plan that may be sent.
     """
 
@@ -165,21 +205,21 @@ def draft(start: Start, counted: Mapping[TextKey, int]) -> Draft:
     """Choose the history of a turn's step from what was read."""
     rows = start.reading.rows(counted)
     try:
-        suffix = start.reading.planner.choose(start.reading.turn, rows)
+        choice = start.reading.planner.choose(start.reading.turn, rows, start.offered)
     except PromptTooLarge:
-        suffix = None
-    return Draft(start, rows, suffix)
+        choice = None
+    return Draft(start, rows, choice)
 
 
 def judge(drafted: Draft) -> Judged:
     """Lay a draft out and check it; needs no text."""
     start = drafted.start
-    if drafted.suffix is None:
+    if drafted.choice is None:
         return Judged(start, None)
     planner = start.reading.planner
-    plan = planner.lay_out(start.reading.turn, drafted.suffix)
+    plan = planner.lay_out(start.reading.turn, drafted.choice)
     try:
-        check(plan, Evidence(planner, drafted.rows))
+        check(plan, Evidence(planner, drafted.rows, start.offered))
     except InvariantBroken as error:
         return Judged(start, plan, error.invariant)
     return Judged(start, plan)
@@ -203,15 +243,24 @@ def finish(
         limit: Longest time the step may take from now.
 
     Raises:
-        HistoryChanged: A chosen message has no text any more.
+        HistoryChanged: A message of a sound plan has no text any more.
     """
     start = judged.start
     if judged.plan is None:
         return Outcome(start, refused(start, "context_too_large", moment), None)
-    plan, payload = seal(judged.plan, texts)
-    document = orjson.dumps(to_document(plan)).decode()
-    if judged.broken is not None:
+    try:
+        plan, payload = seal(judged.plan, texts)
+    except HistoryChanged:
+        if judged.broken is None:
+            raise
+        # Planning again would show what was chosen wrongly once more; the verdict stands.
         step = refused(start, "invariant", moment, invariant=judged.broken)
+        document = orjson.dumps(to_document(judged.plan)).decode()
+        return Outcome(start, replace(step, plan=document), judged.plan)
+    document = orjson.dumps(to_document(plan)).decode()
+    broken = judged.broken or _broken_by_texts(plan, texts)
+    if broken is not None:
+        step = refused(start, "invariant", moment, invariant=broken)
         return Outcome(start, replace(step, plan=document, capture=payload), plan)
     deadline_at = min(start.event.data.deadline_at, moment.now + limit)
     told = StepPlannedV1(
@@ -222,9 +271,24 @@ def finish(
         model=plan.limits.model,
         fingerprint=plan.fingerprint,
         deadline_at=deadline_at,
+        limited_by="turn" if deadline_at == start.event.data.deadline_at else "step",
     )
     step = _step(start, told, moment, deadline_at)
     return Outcome(start, replace(step, plan=document, payload=payload), plan)
+
+
+def _broken_by_texts(plan: PromptPlan, texts: Mapping[str, str]) -> Invariant | None:
+    """What the texts themselves break; only where data is framed."""
+    if plan.nonce is None:
+        return None
+    shown = [texts[message_id] for message_id in plan.message_ids]
+    shown += [one.text for one in plan.instructions]
+    shown += [one.text for one in plan.choice.data]
+    try:
+        check_texts(plan, shown)
+    except InvariantBroken as error:
+        return error.invariant
+    return None
 
 
 def refused(start: Start, reason: str, moment: Moment, *, invariant: str | None = None) -> NewStep:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from libs.outbox import OutboxMessage
+    from services.context_assembly.core.instructions import Instruction
+    from services.context_assembly.core.posture import CaptureChoice
 
 PAGE_ROWS = 50
 """Rows of history are read in multiples of this, so about this many more than fit are touched."""
@@ -75,6 +77,7 @@ class StoredMessage(NamedTuple):
         length: Bytes of the text in UTF-8.
         short_text: Of a text that is not longer than ``SHORT_TEXT_BYTES``; others are asked for
             once they are known to be shown.
+        supersedes: The message that it was said again for.
     """
 
     message_id: UUID
@@ -86,16 +89,23 @@ class StoredMessage(NamedTuple):
     length: int
     said_at: datetime
     short_text: str | None = None
+    supersedes: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """A turn as its owner has it."""
+    """A turn as its owner has it, and what its tenant and its conversation tell every model.
+
+    Attributes:
+        cancel_reason: Somebody wants it to stop; it is not planned any more.
+    """
 
     conversation_id: UUID
     branch_id: UUID
     status: str
     reason: str | None
+    cancel_reason: str | None = None
+    instructions: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,8 @@ class BatchQuestion:
         conversations: Of all events, to be locked.
         turns: Whose state is asked.
         steps: Which of these exist already.
-        cursors: First page of history for each, in the order of ``current``.
-        current: The user messages of the turns.
+        cursors: First page of history for each.
+        own: The messages that the turns show beside their history.
     """
 
     event_ids: Sequence[UUID]
@@ -115,7 +125,7 @@ class BatchQuestion:
     turns: Sequence[TurnKey] = field(default=())
     steps: Sequence[StepKey] = field(default=())
     cursors: Sequence[Cursor] = field(default=())
-    current: Sequence[TextKey] = field(default=())
+    own: Sequence[TextKey] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +183,35 @@ class EndedTurn:
     capture_cause: str | None
 
 
+class ConversationKey(NamedTuple):
+    """A conversation."""
+
+    tenant_id: UUID
+    conversation_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Something was deleted, and what was kept of it goes too.
+
+    Attributes:
+        message_id: Only captures that show this message; None means all of the conversation.
+        turn_ids: Of a purged conversation: everything that was kept about these turns.
+    """
+
+    conversation: ConversationKey
+    message_id: UUID | None = None
+    turn_ids: tuple[UUID, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BatchEffects:
-    """Everything a batch of events changes, in one transaction."""
+    """Everything a batch of events changes, in one transaction; what is forgotten comes last."""
 
     event_ids: Sequence[UUID]
     steps: Sequence[NewStep] = field(default=())
     ended: Sequence[EndedTurn] = field(default=())
+    forgotten: Sequence[Forgotten] = field(default=())
 
 
 class HistoryReader(Protocol):
@@ -200,6 +232,11 @@ class PlanningTransaction(HistoryReader, Protocol):
 
     async def facts(self, question: BatchQuestion) -> BatchFacts:
         """Lock the conversations, then read."""
+
+    async def purged(
+        self, conversations: Collection[ConversationKey]
+    ) -> frozenset[ConversationKey]:
+        """Which of these conversations are gone for good: late news of them is dropped."""
 
     async def commit(self, effects: BatchEffects) -> None:
         """Write everything and commit, then hand the records to the relay.
@@ -232,3 +269,13 @@ class PlanningStore(Protocol):
 
     def token_counts(self, tenants: Collection[UUID]) -> TokenCounts:
         """The remembered token counts of these tenants."""
+
+
+class CapturePostures(Protocol):
+    """Whose payloads are kept; a copy that may be some seconds old."""
+
+    def choice_of(self, tenant_id: UUID) -> CaptureChoice:
+        """What a tenant chose, or the operator's default."""
+
+    def is_flagged(self, conversation: ConversationKey) -> bool:
+        """Whether the conversation's payloads are kept although nothing failed."""

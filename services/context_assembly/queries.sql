@@ -10,7 +10,14 @@ select pg_advisory_xact_lock(hashtext('context_assembly.conversation'), locks.ha
 
 -- name: turns
 -- Ids alone reach the view's index; the caller compares tenant and conversation.
-select t.tenant_id, t.id as turn_id, t.conversation_id, t.branch_id, t.status, t.reason
+select t.tenant_id, t.id as turn_id, t.conversation_id, t.branch_id, t.status, t.reason,
+       t.cancel_reason,
+       (select json_agg(json_build_object(
+                 'kind', i.kind, 'version', i.version, 'text', i.text,
+                 'scope', case when i.scope_id = i.tenant_id then 'tenant' else 'conversation' end))
+          from instructions i
+         where (i.tenant_id = t.tenant_id) is true
+           and i.scope_id in (t.tenant_id, t.conversation_id) and i.is_current) as instructions
   from ingestion.turns_v1 t
  where t.id = any(%(turns)s::uuid[]);
 
@@ -22,7 +29,7 @@ select s.tenant_id, s.step_id
 -- name: history
 -- One page for each branch asked, newest first; arrays are parallel.
 select h.branch_id, h.message_id, h.turn_id, h.seq, h.role, h.status, h.tokens,
-       h.length, h.said_at, h.short_text
+       h.length, h.said_at, h.short_text, h.supersedes
   from ingestion.history_v1(
          %(tenants)s::uuid[], %(conversations)s::uuid[], %(branches)s::uuid[],
          %(before_seqs)s::bigint[], %(tokenizers)s::text[], %(max_rows)s::int) as h;
@@ -72,20 +79,39 @@ select p.tenant_id, p.step_id, p.turn_id, p.payload, turnwire.clock()
   from unnest(%(tenants)s::uuid[], %(steps)s::uuid[], %(turns)s::uuid[], %(payloads)b::bytea[])
        as p (tenant_id, step_id, turn_id, payload);
 
+-- name: lock_captures
+-- Before captures are made: whoever chooses to keep none waits until they are there and deletes them,
+-- or is waited for. A statement of its own, so that the next one sees what was chosen meanwhile.
+select pg_advisory_xact_lock_shared(hashtext('context_assembly.captures'), locks.hash)
+  from (
+    select distinct hashtext(asked.tenant::text) as hash
+      from unnest(%(tenants)s::uuid[]) as asked (tenant)
+     order by 1
+  ) as locks;
+
 -- name: insert_captures
-insert into captures (tenant_id, step_id, turn_id, payload, cause, captured_at)
-select c.tenant_id, c.step_id, c.turn_id, c.payload, c.cause, turnwire.clock()
+-- A tenant that wants none has the last word here: copies of its choice may be seconds old.
+insert into captures (tenant_id, step_id, turn_id, payload, cause, captured_at, conversation_id)
+select c.tenant_id, c.step_id, c.turn_id, c.payload, c.cause, turnwire.clock(), c.conversation_id
   from unnest(%(tenants)s::uuid[], %(steps)s::uuid[], %(turns)s::uuid[], %(payloads)b::bytea[],
-              %(causes)s::text[]) as c (tenant_id, step_id, turn_id, payload, cause)
+              %(causes)s::text[], %(conversations)s::uuid[])
+       as c (tenant_id, step_id, turn_id, payload, cause, conversation_id)
+ where not exists (select from capture_postures p
+                    where p.tenant_id = c.tenant_id and p.posture = 'none')
     on conflict do nothing;
 
 -- name: capture_payloads
 -- Payloads of ended turns that the capture posture keeps; the originals are deleted right after.
-insert into captures (tenant_id, step_id, turn_id, payload, cause, captured_at)
-select p.tenant_id, p.step_id, p.turn_id, p.payload, kept.cause, turnwire.clock()
+-- Not of a tenant that wants none, nor of what holds a message that was deleted meanwhile.
+insert into captures (tenant_id, step_id, turn_id, payload, cause, captured_at, conversation_id)
+select p.tenant_id, p.step_id, p.turn_id, p.payload, kept.cause, turnwire.clock(), s.conversation_id
   from unnest(%(tenants)s::uuid[], %(turns)s::uuid[], %(causes)s::text[])
        as kept (tenant_id, turn_id, cause)
   join payloads p on p.tenant_id = kept.tenant_id and p.turn_id = kept.turn_id
+  join steps s on s.tenant_id = p.tenant_id and s.step_id = p.step_id
+ where not p.is_forgotten
+   and not exists (select from capture_postures x
+                    where x.tenant_id = kept.tenant_id and x.posture = 'none')
     on conflict do nothing;
 
 -- name: delete_payloads
@@ -133,3 +159,30 @@ select op_expire_captures(%(keep_s)s::float8, %(max_rows)s::int) as gone;
 
 -- name: expire_token_counts
 select op_expire_token_counts(%(keep_s)s::float8, %(max_rows)s::int) as gone;
+
+-- name: purged
+select p.tenant_id, p.conversation_id
+  from unnest(%(tenants)s::uuid[], %(conversations)s::uuid[]) as asked (tenant_id, conversation_id)
+  join ingestion.purged_v1 p on p.tenant_id = asked.tenant_id
+                            and p.conversation_id = asked.conversation_id;
+
+-- name: forget_message
+select op_forget_message(%(tenant)s::uuid, %(conversation)s::uuid, %(message)s::uuid) as gone;
+
+-- name: forget_captures
+select op_forget_captures(%(tenant)s::uuid, %(conversation)s::uuid) as gone;
+
+-- name: forget_turns
+select op_forget_turns(%(tenant)s::uuid, %(conversation)s::uuid, %(turns)s::uuid[]) as gone;
+
+-- name: capture_postures
+select p.tenant_id, p.posture, p.sampled_per_mille from op_capture_postures(%(max_rows)s::int) as p;
+
+-- name: capture_flags
+select f.tenant_id, f.conversation_id from op_capture_flags(%(max_rows)s::int) as f;
+
+-- name: expire_capture_reads
+select op_expire_capture_reads(%(keep_s)s::float8, %(max_rows)s::int) as gone;
+
+-- name: expire_vetoed_captures
+select op_expire_vetoed_captures(%(max_rows)s::int) as gone;

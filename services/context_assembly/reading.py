@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from services.context_assembly.core.plan import Planner, TurnToPlan
+    from services.context_assembly.core.plan import TurnToPlan
+    from services.context_assembly.core.planner import Planner
     from services.context_assembly.counting import Counter
     from services.context_assembly.ports import HistoryReader
 
@@ -79,12 +80,13 @@ class Reading:
         """The next older page that could still be shown; None if there is none."""
         if self.is_complete:
             return None
+        if not self.stored:
+            return self.start  # what a plan's transaction reads first, however little may be shown
         wanted = self.planner.older_rows_wanted(self.turn, self.rows(counted))
         if wanted == 0:
             return None
-        before_seq = self.stored[-1].seq if self.stored else self.start.before_seq
         pages = min(-(-wanted // PAGE_ROWS), MAX_PAGES_AT_ONCE)
-        return replace(self.start, before_seq=before_seq, rows=pages * PAGE_ROWS)
+        return replace(self.start, before_seq=self.stored[-1].seq, rows=pages * PAGE_ROWS)
 
     def add(self, page: Sequence[StoredMessage], asked: Cursor) -> None:
         """Take one page; one shorter than asked is the last."""
@@ -126,6 +128,7 @@ class Reading:
                     tokens,
                     message.length,
                     message.said_at.isoformat(),
+                    message.supersedes,
                 )
             )
         return self._rows

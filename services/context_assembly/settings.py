@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
@@ -48,12 +49,17 @@ class ContextSettings(ServiceSettings):
         le=3_600,
         description="Seconds a step may take; a turn's own deadline may come first.",
     )
+    capture_posture: Literal["none", "failures"] = Field(
+        default="failures",
+        description="Whose payloads are kept for a while: of turns that failed, or nobody's. "
+        "A tenant may choose for itself.",
+    )
     capture_per_mille: int = Field(
         default=0,
         ge=0,
         le=1_000,
-        description="Of 1,000 turns that went well, how many keep their payload for a while; "
-        "after a failure it is always kept.",
+        description="Of 1,000 turns that went well, how many keep their payload for a while, "
+        "unless the posture is none.",
     )
     captures_keep_days: float = Field(
         default=7.0, gt=0, le=90, description="Days that captured payloads are kept."

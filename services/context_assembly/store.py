@@ -10,12 +10,15 @@ from libs.failpoints import failpoint
 from libs.inbox import record_statement, seen_statement
 from libs.outbox import closing_statements
 from libs.postgres import Statement, load_queries
+from services.context_assembly.core.instructions import Instruction
 from services.context_assembly.ports import (
     BatchEffects,
     BatchFacts,
     BatchQuestion,
+    ConversationKey,
     Cursor,
     EndedTurn,
+    Forgotten,
     HashKey,
     NewStep,
     StepKey,
@@ -98,7 +101,7 @@ class PostgresPlanning:
             statements += [
                 (SQL["turns"], {"turns": [key.turn_id for key in question.turns]}),
                 known_steps_statement(question.steps),
-                _texts_statement(question.current),
+                _texts_statement(question.own),
                 *history_statements(question.cursors),
             ]
         _, seen, *rest = await self._transaction.batch(statements)
@@ -120,12 +123,24 @@ class PostgresPlanning:
         """Texts of messages."""
         return _texts(await self._transaction.fetch(*_texts_statement(keys)))
 
+    async def purged(
+        self, conversations: Collection[ConversationKey]
+    ) -> frozenset[ConversationKey]:
+        """Which of these conversations are gone for good."""
+        asked = {
+            "tenants": [key.tenant_id for key in conversations],
+            "conversations": [key.conversation_id for key in conversations],
+        }
+        rows = await self._transaction.fetch(SQL["purged"], asked)
+        return frozenset(ConversationKey(r["tenant_id"], r["conversation_id"]) for r in rows)
+
     async def commit(self, effects: BatchEffects) -> None:
         """Write and commit in one round trip."""
         messages = [step.message for step in effects.steps]
         statements = [
             *step_statements(effects.steps),
             *end_statements(effects.ended),
+            *forget_statements(effects.forgotten),
             record_statement(self._consumer, effects.event_ids),
         ]
         failpoint("context.before_commit")
@@ -222,7 +237,9 @@ def step_statements(steps: Sequence[NewStep]) -> Iterable[Statement]:
         columns = {
             "payloads": [step.capture for step in captured],
             "causes": [step.reason for step in captured],
+            "conversations": [step.conversation_id for step in captured],
         }
+        yield SQL["lock_captures"], {"tenants": [step.tenant_id for step in captured]}
         yield SQL["insert_captures"], {**_keys(captured), **columns}
 
 
@@ -233,16 +250,40 @@ def end_statements(ended: Sequence[EndedTurn]) -> Iterable[Statement]:
     kept = [turn for turn in ended if turn.capture_cause is not None]
     if kept:
         columns = {**_turn_columns(kept), "causes": [turn.capture_cause for turn in kept]}
+        yield SQL["lock_captures"], {"tenants": [turn.key.tenant_id for turn in kept]}
         yield SQL["capture_payloads"], columns
     yield SQL["delete_payloads"], _turn_columns(ended)
     yield SQL["end_steps"], _turn_columns(ended)
+
+
+def forget_statements(forgotten: Sequence[Forgotten]) -> Iterable[Statement]:
+    """Delete what was kept of things that were deleted; nothing for none."""
+    for gone in forgotten:
+        asked: dict[str, Any] = {
+            "tenant": gone.conversation.tenant_id,
+            "conversation": gone.conversation.conversation_id,
+        }
+        if gone.turn_ids is not None:
+            yield SQL["forget_turns"], {**asked, "turns": list(gone.turn_ids)}
+        elif gone.message_id is not None:
+            yield SQL["forget_message"], {**asked, "message": gone.message_id}
+        else:
+            yield SQL["forget_captures"], asked
 
 
 def turn_states(rows: Rows) -> dict[TurnKey, TurnState]:
     """Rows of statement ``turns`` by turn."""
     return {
         TurnKey(row["tenant_id"], row["turn_id"]): TurnState(
-            row["conversation_id"], row["branch_id"], row["status"], row["reason"]
+            row["conversation_id"],
+            row["branch_id"],
+            row["status"],
+            row["reason"],
+            row["cancel_reason"],
+            tuple(
+                Instruction(one["kind"], one["scope"], str(one["version"]), one["text"])
+                for one in row["instructions"] or ()
+            ),
         )
         for row in rows
     }
@@ -314,6 +355,7 @@ def _pages(rows: Iterable[dict[str, Any]], cursors: Sequence[Cursor]) -> list[li
                 row["length"],
                 row["said_at"],
                 row["short_text"],
+                row["supersedes"],
             )
         )
     return list(pages.values())

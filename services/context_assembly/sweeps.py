@@ -12,8 +12,8 @@ from libs.kafka.parking import purge_statement
 from libs.outbox import outbox_message
 from libs.telemetry.logging import get_logger
 from schemas.registry import CONTEXT_EVENTS, decode
-from services.context_assembly.core.posture import keeps_payload
-from services.context_assembly.ports import EndedTurn, StepKey, TurnKey
+from services.context_assembly.ports import ConversationKey, EndedTurn, StepKey, TurnKey
+from services.context_assembly.postures import capture_cause
 from services.context_assembly.store import SQL, commit_and_tell, end_statements, turn_states
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from libs.clock import Clock
     from libs.outbox import Relay
     from libs.postgres import Database
+    from services.context_assembly.ports import CapturePostures
 
 MAX_STEPS: Final = 500
 """Steps looked at in one sweep; the next one takes the next oldest."""
@@ -38,6 +39,9 @@ INBOX_KEEP_S: Final = 14 * DAY_S
 """Retention of the topic (7 days) and as much again for replays."""
 
 DEAD_LETTERS_KEEP_S: Final = 14 * DAY_S
+
+CAPTURE_READS_KEEP_S: Final = 365 * DAY_S
+"""Who read a prompt may be asked long after; a row takes 150 bytes."""
 
 TOKEN_COUNTS_KEEP_S: Final = 30 * DAY_S
 """Counting again costs little; texts of deleted conversations must not leave hashes for ever."""
@@ -73,13 +77,13 @@ class Reteller:
         *,
         clock: Clock,
         limits: SweepLimits,
-        sampled_per_mille: int = 0,
+        postures: CapturePostures,
     ) -> None:
         self._database = database
         self._relay = relay
         self._clock = clock
         self._limits = limits
-        self._sampled_per_mille = sampled_per_mille
+        self._postures = postures
         self._log = get_logger()
 
     async def run(self) -> None:
@@ -123,7 +127,7 @@ class Reteller:
                 ]
             statements = [
                 (SQL["mark_told"], _columns(looked_at)),
-                *end_statements(await _ended_turns(transaction, ended, self._sampled_per_mille)),
+                *end_statements(await _ended_turns(transaction, ended, self._postures)),
             ]
             await commit_and_tell(transaction, self._relay, statements, messages)
         if messages or ended:
@@ -135,12 +139,12 @@ class Retention:
     """Drops what was kept long enough."""
 
     def __init__(
-        self, database: Database, *, clock: Clock, limits: SweepLimits, sampled_per_mille: int = 0
+        self, database: Database, *, clock: Clock, limits: SweepLimits, postures: CapturePostures
     ) -> None:
         self._database = database
         self._clock = clock
         self._limits = limits
-        self._sampled_per_mille = sampled_per_mille
+        self._postures = postures
         self._log = get_logger()
 
     async def run(self) -> None:
@@ -156,10 +160,15 @@ class Retention:
     async def drop_old(self) -> dict[str, int]:
         """Drop everything whose time is up; rows dropped by kind."""
         captures = {"keep_s": self._limits.captures_keep_s, "max_rows": MAX_ROWS}
+        reads = {"keep_s": CAPTURE_READS_KEEP_S, "max_rows": MAX_ROWS}
         counts = {"keep_s": TOKEN_COUNTS_KEEP_S, "max_rows": MAX_ROWS}
         return {
             "orphaned_rows": await self._drop_orphans(),
             "captured_rows": await self._repeat(SQL["expire_captures"], captures),
+            "vetoed_rows": await self._repeat(
+                SQL["expire_vetoed_captures"], {"max_rows": MAX_ROWS}
+            ),
+            "capture_reads": await self._repeat(SQL["expire_capture_reads"], reads),
             "token_rows": await self._repeat(SQL["expire_token_counts"], counts),
             "inbox_rows": await self._repeat(
                 *inbox.purge_statement(INBOX_KEEP_S, max_rows=MAX_ROWS)
@@ -189,13 +198,13 @@ class Retention:
                 return 0
             keys = list({TurnKey(row["tenant_id"], row["turn_id"]) for row in rows})
             await transaction.name_tenants({key.tenant_id for key in keys})
-            ended = await _ended_turns(transaction, keys, self._sampled_per_mille)
+            ended = await _ended_turns(transaction, keys, self._postures)
             await transaction.commit_with(list(end_statements(ended)))
         return len(rows)
 
 
 async def _ended_turns(
-    transaction: Any, keys: Sequence[TurnKey], sampled_per_mille: int
+    transaction: Any, keys: Sequence[TurnKey], postures: CapturePostures
 ) -> list[EndedTurn]:
     """What the capture posture says about turns whose end was learnt from their rows."""
     if not keys:
@@ -205,11 +214,15 @@ async def _ended_turns(
     ended = []
     for key in dict.fromkeys(keys):
         state = states.get(key)
-        # A turn without a row was erased; nothing of it is kept.
-        is_kept = state is not None and keeps_payload(
-            key.turn_id, state.status, state.reason, sampled_per_mille=sampled_per_mille
-        )
-        cause = (state.reason or state.status) if state is not None and is_kept else None
+        cause = None  # a turn without a row was erased; nothing of it is kept
+        if state is not None:
+            cause = capture_cause(
+                postures,
+                ConversationKey(key.tenant_id, state.conversation_id),
+                key.turn_id,
+                status=state.status,
+                reason=state.reason,
+            )
         ended.append(EndedTurn(key, cause))
     return ended
 

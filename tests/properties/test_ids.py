@@ -33,9 +33,10 @@ def test_one_key_in_two_tenants_or_conversations_is_two_turns(
 
 
 @given(UUIDS)
-def test_the_two_messages_and_the_steps_of_a_turn_never_share_an_id(turn: UUID) -> None:
+def test_the_messages_the_steps_and_the_branch_of_a_turn_never_share_an_id(turn: UUID) -> None:
     made = [ids.message_id(turn, "user"), ids.message_id(turn, "assistant")]
     made += [ids.step_id(turn, number) for number in range(1, 5)]
+    made += [ids.branch_id(turn), turn]
 
     assert len(set(made)) == len(made)
 

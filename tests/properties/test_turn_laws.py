@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.ingestion.core.endings import of_completed, of_deadline, of_failed, of_interrupted
+from services.ingestion.core.endings import (
+    of_cancel,
+    of_completed,
+    of_deadline,
+    of_failed,
+    of_interrupted,
+)
 from services.ingestion.core.settlement import OpenTurn, Signal, TurnFacts, settle
 from services.ingestion.core.turn import (
     ENDINGS,
@@ -80,14 +86,18 @@ def test_whatever_another_service_says_becomes_an_end_of_the_closed_lists(
         of_interrupted(word, length=length),
         of_failed(word),
         of_deadline(length=length),
+        of_cancel(word),
     ):
         assert ending.state in TERMINAL
         if length == 0:
             assert ending.state is not TurnState.PARTIAL
 
 
-def queue_of(size: int) -> list[OpenTurn]:
-    return [OpenTurn(UUID(int=100 + n), n, has_started=n == 0) for n in range(size)]
+def queue_of(size: int, cancelled: frozenset[int] = frozenset()) -> list[OpenTurn]:
+    return [
+        OpenTurn(UUID(int=100 + n), n, has_started=n == 0, is_cancelled=n in cancelled)
+        for n in range(size)
+    ]
 
 
 def facts_of(queue: list[OpenTurn]) -> dict[tuple[UUID, UUID], TurnFacts]:
@@ -103,6 +113,41 @@ def facts_of(queue: list[OpenTurn]) -> dict[tuple[UUID, UUID], TurnFacts]:
         )
         for waiting in queue
     }
+
+
+@given(st.integers(min_value=2, max_value=6), st.data())
+def test_a_cancelled_turn_is_never_started_and_holds_its_place_until_it_ends(
+    size: int, data: st.DataObject
+) -> None:
+    cancelled = data.draw(st.frozensets(st.integers(1, size - 1), min_size=1))
+    queue = queue_of(size, cancelled)
+    ending = data.draw(st.frozensets(st.integers(0, size - 1)))
+    signals = [
+        Signal(UUID(int=1000 + n), (TENANT, queue[n].turn_id), Ending(TurnState.CANCELLED, "user"))
+        for n in sorted(ending)
+    ]
+
+    settlement = settle(signals, turns=facts_of(queue), queues={BRANCH: queue})
+
+    left = [turn for place, turn in enumerate(queue) if place not in ending]
+    started = [start.turn_id for start in settlement.started]
+    if left and not left[0].has_started and not left[0].is_cancelled:
+        assert started == [left[0].turn_id]
+    else:
+        assert started == []
+
+
+@given(endings)
+def test_an_end_that_means_a_waiting_turn_passes_by_one_that_runs(ending: Ending) -> None:
+    queue = queue_of(2)
+    signals = [
+        Signal(UUID(int=1000 + n), (TENANT, turn.turn_id), ending, is_for_waiting=True)
+        for n, turn in enumerate(queue)
+    ]
+
+    settlement = settle(signals, turns=facts_of(queue), queues={BRANCH: queue})
+
+    assert [end.turn.id for end in settlement.ended] == [queue[1].turn_id]
 
 
 @given(st.integers(min_value=1, max_value=6), st.data())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from services.context_assembly.core.sections import DEFAULT_RULES, SectionRule
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,6 +24,7 @@ class ModelLimits:
         reply_overhead: What the chat template adds once.
         safety_factor: The prompt's share is divided by it where the tokenizer is not the model's.
         alternate_roles: The model refuses two user messages in a row.
+        sections: How the prompt's sections share the budget, in the prompt's order.
     """
 
     model: str
@@ -32,6 +35,7 @@ class ModelLimits:
     reply_overhead: int
     safety_factor: float
     alternate_roles: bool
+    sections: tuple[SectionRule, ...] = DEFAULT_RULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,66 +1,34 @@
-"""The prompt plan: which blocks a model is shown in a step, in which order, and what was left out.
-
-Same rows, same limits, same plan, in any process: nothing here reads a clock, a setting or a row.
-"""
+"""The prompt plan of a step: the blocks a model is shown, their order, and what was left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
-
-from libs.errors import Terminal
-from libs.tokens import count
-from services.context_assembly.core.budget import ModelLimits, Sampling, prompt_budget
-from services.context_assembly.core.history import (
-    Costs,
-    Group,
-    HistoryRow,
-    Suffix,
-    eligible,
-    groups,
-    is_cut_off,
-    newest_that_fit,
-    total_tokens,
-)
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from uuid import UUID
 
-ASSEMBLY_REVISION: Final = 1
+    from schemas.prompt_plan import ExclusionReason, PlanKind, Role, Section, Trust
+    from services.context_assembly.core.budget import ModelLimits, Sampling
+    from services.context_assembly.core.candidates import Candidate
+    from services.context_assembly.core.history import Suffix
+    from services.context_assembly.core.instructions import Instruction
+    from services.context_assembly.core.sections import SectionRule
+
+ASSEMBLY_REVISION: Final = 2
 """Raised with every change of what a plan holds for the same rows, so that plans compare."""
 
-NO_ANSWER: Final = "[no answer]"
-INTERRUPTED: Final = "\n\n[interrupted]"
-
 MAX_EXCLUDED_IDS: Final = 50
-"""Ids of left out messages a plan lists, nearest first; what is older is told by its boundary."""
-
-Kind = Literal["system", "message", "no_answer", "interrupted", "current"]
-Trust = Literal["operator", "user", "model"]
-ExclusionReason = Literal["budget"]
-
-
-class PromptTooLarge(Terminal):
-    """The parts that may not be trimmed exceed the budget on their own."""
-
-    code = "context.too_large"
-
-    def __init__(self, *, required_tokens: int, budget_tokens: int) -> None:
-        super().__init__(
-            f"the message needs {required_tokens} tokens, the prompt may have {budget_tokens}: "
-            "shorten it or choose a model with a larger window"
-        )
-        self.required_tokens = required_tokens
-        self.budget_tokens = budget_tokens
+"""Ids of left out messages a plan lists, nearest first; what is older is told by its boundary.
+As many of other candidates follow them; ``excluded_counts`` has all."""
 
 
 @dataclass(frozen=True, slots=True)
-class SystemPolicy:
-    """The operator's fixed text at the head of every prompt; empty text means no such block."""
+class Continued:
+    """An unfinished answer that the turn goes on from; tokens of its text alone."""
 
-    text: str
-    version: str
+    message_id: UUID
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +38,8 @@ class TurnToPlan:
     Attributes:
         base_seq: Seq of the user message; history is below it.
         current_tokens: Of the user message's text, in the model's tokenizer.
+        supersedes: The message that the user message was said again for.
+        continues: Shown behind the user message, oldest first.
     """
 
     turn_id: UUID
@@ -78,13 +48,22 @@ class TurnToPlan:
     base_seq: int
     user_message_id: UUID
     current_tokens: int
+    kind: PlanKind = "message"
+    supersedes: UUID | None = None
+    continues: tuple[Continued, ...] = ()
+
+    @property
+    def not_history(self) -> frozenset[UUID]:
+        """Messages that the turn shows itself."""
+        return frozenset({self.user_message_id, *(one.message_id for one in self.continues)})
 
 
 class Block(NamedTuple):
     """One piece of a prompt; a tuple, since hundreds are made for every plan.
 
     Attributes:
-        id: A message's id, or the name of a fixed text; unique in a plan.
+        id: A message's id, or the name of another text; unique in a plan.
+        layer: The section that it was chosen for.
         trust: Whose words they are: only the operator's may instruct.
         source: Where the text lives.
         version: Which revision of the text; messages never change under one id.
@@ -95,9 +74,10 @@ class Block(NamedTuple):
     """
 
     id: str
-    kind: Kind
+    kind: str
+    layer: Section
     trust: Trust
-    role: Literal["system", "user", "assistant"]
+    role: Role
     source: str
     version: str | None
     seq: int | None
@@ -116,13 +96,17 @@ class Exclusion:
     reason: ExclusionReason
 
 
-@dataclass(frozen=True, slots=True)
-class SectionBudget:
+class SectionBudget(NamedTuple):
     """Tokens open to a section when it was filled, and what it left for the next."""
 
-    section: Literal["system", "current", "history"]
+    rule: SectionRule
     before: int
     used: int
+
+    @property
+    def section(self) -> Section:
+        """Which one."""
+        return self.rule.section
 
     @property
     def after(self) -> int:
@@ -131,32 +115,55 @@ class SectionBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen of all that may give way; everything else in a plan follows from it.
+
+    Attributes:
+        data: Candidates that are shown, in the prompt's order.
+        excluded: Candidates that are not, those over the budget last.
+        before: Tokens that were open to each section that gives way, when it was filled.
+    """
+
+    suffix: Suffix
+    before: dict[Section, int]
+    data: tuple[Candidate, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PromptPlan:
     """What a step shows the model, and why.
 
     Attributes:
-        suffix: The history that was chosen; its blocks follow from it.
+        choice: The history and the data that were chosen; their blocks follow from it.
+        instructions: The operator's texts at its head.
         blocks: In the order of the prompt.
-        excluded: Loaded and left out, nearest to the boundary first; at most MAX_EXCLUDED_IDS.
+        excluded: Loaded and left out, messages first and the nearest to the boundary before all;
+            bounded, ``excluded_counts`` has all.
         excluded_up_to_seq: Nothing with this seq or a lower one is shown; None if all were shown.
         budget_tokens: What the blocks may use together.
-        sections: In the order they were filled: fixed parts first, history with what is left.
+        sections: In the prompt's order.
         loaded: Rows of history that were read; trimmed = loaded - kept.
+        nonce: Of the frames around data; None without data, or until it is rendered.
+        checksums: Of the blocks' texts; empty until it is rendered.
         fingerprint: SHA-256 of the payload, hexadecimal; empty until it is rendered.
     """
 
     turn: TurnToPlan
     limits: ModelLimits
     sampling: Sampling
-    suffix: Suffix
+    choice: Choice
+    instructions: tuple[Instruction, ...]
     blocks: tuple[Block, ...]
     excluded: tuple[Exclusion, ...]
+    excluded_counts: dict[ExclusionReason, int]
     excluded_up_to_seq: int | None
     budget_tokens: int
     sections: tuple[SectionBudget, ...]
     loaded: int
     kept: int
-    policy_text: str
+    nonce: str | None = None
+    checksums: tuple[int, ...] = ()
     fingerprint: str = ""
 
     @property
@@ -171,7 +178,7 @@ class PromptPlan:
 
     @property
     def message_ids(self) -> tuple[str, ...]:
-        """Stored messages that are shown, oldest first, the current one last."""
+        """Stored messages that are shown, in the prompt's order."""
         return tuple(block.id for block in self.blocks if block.kind in _STORED)
 
     @property
@@ -180,253 +187,10 @@ class PromptPlan:
         seqs = [block.seq for block in self.blocks if block.seq is not None]
         return min(seqs), max(seqs)
 
-
-_STORED: Final = frozenset({"message", "current"})
-
-
-@dataclass(frozen=True, slots=True)
-class Planner:
-    """Plans the steps of turns that share a model, a policy text and sampling choices."""
-
-    limits: ModelLimits
-    policy: SystemPolicy
-    sampling: Sampling
-
-    def older_rows_wanted(self, turn: TurnToPlan, rows: Iterable[HistoryRow]) -> int:
-        """How many messages older than those loaded may still be shown, judged by their average.
-
-        0 if none can be: what was loaded does not fit whole. An estimate otherwise, at least 1,
-        so that a long history is read in few pages and none is much larger than what fits.
-        """
-        history = eligible(rows, base_seq=turn.base_seq, current_id=turn.user_message_id)
-        alternate = self.limits.alternate_roles
-        loaded = total_tokens(history, self._costs(), alternate_roles=alternate)
-        room = self._available(turn) - loaded
-        if room < 0:
-            return 0
-        return 1 + (room * len(history) // loaded if loaded else 0)
-
-    def choose(self, turn: TurnToPlan, rows: Iterable[HistoryRow]) -> Suffix:
-        """Choose the part of the history that fits; everything else in a plan follows from it.
-
-        Args:
-            rows: Messages before the turn, in any order; read until ``older_rows_wanted`` is 0 or
-                there are no more.
-
-        Raises:
-            PromptTooLarge: The policy text and the current message alone exceed the budget.
-        """
-        available = self._available(turn)
-        if available < 0:
-            raise PromptTooLarge(
-                required_tokens=self._system_tokens() + self._current_tokens(turn),
-                budget_tokens=prompt_budget(self.limits, self.sampling.max_tokens),
-            )
-        history = eligible(rows, base_seq=turn.base_seq, current_id=turn.user_message_id)
-        alternate = self.limits.alternate_roles
-        candidates = groups(history, self._costs(), alternate_roles=alternate)
-        return newest_that_fit(candidates, available)
-
-    def plan(self, turn: TurnToPlan, rows: Iterable[HistoryRow]) -> PromptPlan:
-        """Choose the blocks of one step; arguments and errors are those of ``choose``."""
-        return self.lay_out(turn, self.choose(turn, rows))
-
-    def lay_out(self, turn: TurnToPlan, suffix: Suffix) -> PromptPlan:
-        """The plan that follows from what ``choose`` chose."""
-        budget = prompt_budget(self.limits, self.sampling.max_tokens)
-        system = self._system_tokens()
-        kept = [row for group in suffix.kept for row in group.rows]
-        return PromptPlan(
-            turn=turn,
-            limits=self.limits,
-            sampling=self.sampling,
-            suffix=suffix,
-            blocks=self._blocks(turn, suffix),
-            excluded=tuple(
-                Exclusion(str(row.message_id), "budget")
-                for row in suffix.left_out[:MAX_EXCLUDED_IDS]
-            ),
-            excluded_up_to_seq=suffix.left_out[0].seq if suffix.left_out else None,
-            budget_tokens=budget,
-            sections=(
-                SectionBudget("system", budget, system),
-                SectionBudget("current", budget - system, self._current_tokens(turn)),
-                SectionBudget("history", self._available(turn), suffix.tokens),
-            ),
-            loaded=len(kept) + len(suffix.left_out),
-            kept=len(kept),
-            policy_text=self.policy.text,
-        )
-
-    def _available(self, turn: TurnToPlan) -> int:
-        budget = prompt_budget(self.limits, self.sampling.max_tokens)
-        return budget - self._system_tokens() - self._current_tokens(turn)
-
-    def _costs(self) -> Costs:
-        overhead = self.limits.per_message_overhead
-        return Costs(
-            per_message=overhead,
-            no_answer=count(NO_ANSWER, self.limits.tokenizer) + overhead,
-            interrupted=count(INTERRUPTED, self.limits.tokenizer),
-        )
-
-    def _system_tokens(self) -> int:
-        if not self.policy.text:
-            return 0
-        text = count(self.policy.text, self.limits.tokenizer)
-        return text + self.limits.per_message_overhead
-
-    def _current_tokens(self, turn: TurnToPlan) -> int:
-        return turn.current_tokens + self.limits.per_message_overhead
-
-    def _blocks(self, turn: TurnToPlan, suffix: Suffix) -> tuple[Block, ...]:
-        line = _Line()
-        if self.policy.text:
-            line.add_system(self.policy, self._system_tokens())
-        costs = self._costs()
-        for group in reversed(suffix.kept):
-            line.add_group(group, costs)
-        line.add_current(turn, self._current_tokens(turn))
-        return tuple(line.blocks)
+    @property
+    def history(self) -> SectionBudget:
+        """The budget of the conversation's older messages."""
+        return next(part for part in self.sections if part.section == "history")
 
 
-class _Line:
-    """Puts blocks one behind the other and keeps the running offset."""
-
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self._offset = 0
-
-    def add_system(self, policy: SystemPolicy, tokens: int) -> None:
-        self._append(
-            Block(
-                id=f"policy:{policy.version}",
-                kind="system",
-                trust="operator",
-                role="system",
-                source="settings",
-                version=policy.version,
-                seq=None,
-                observed_at=None,
-                tokens=tokens,
-                token_offset=self._offset,
-            )
-        )
-
-    def add_group(self, group: Group, costs: Costs) -> None:
-        for row in group.rows:
-            self._append(
-                Block(
-                    id=str(row.message_id),
-                    kind="message",
-                    trust="user" if row.role == "user" else "model",
-                    role=row.role,
-                    source="ingestion.messages",
-                    version=None,
-                    seq=row.seq,
-                    observed_at=row.observed_at,
-                    tokens=row.tokens + costs.per_message,
-                    token_offset=self._offset,
-                )
-            )
-            if is_cut_off(row):
-                self._add_mark(row, "interrupted", costs.interrupted)
-        if group.is_unanswered:
-            self._add_mark(group.rows[-1], "no_answer", costs.no_answer)
-
-    def add_current(self, turn: TurnToPlan, tokens: int) -> None:
-        self._append(
-            Block(
-                id=str(turn.user_message_id),
-                kind="current",
-                trust="user",
-                role="user",
-                source="ingestion.messages",
-                version=None,
-                seq=turn.base_seq,
-                observed_at=None,
-                tokens=tokens,
-                token_offset=self._offset,
-            )
-        )
-
-    def _add_mark(
-        self, row: HistoryRow, kind: Literal["interrupted", "no_answer"], tokens: int
-    ) -> None:
-        self._append(
-            Block(
-                id=f"{row.message_id}:{kind}",
-                kind=kind,
-                trust="operator",
-                role="assistant",
-                source="assembly",
-                version=str(ASSEMBLY_REVISION),
-                seq=None,
-                observed_at=None,
-                tokens=tokens,
-                token_offset=self._offset,
-            )
-        )
-
-    def _append(self, block: Block) -> None:
-        self.blocks.append(block)
-        self._offset += block.tokens
-
-
-def to_document(plan: PromptPlan) -> dict[str, Any]:
-    """The plan as it is stored and shown: ids, counts and reasons, never a text."""
-    return {
-        "assembly_revision": ASSEMBLY_REVISION,
-        "turn_id": str(plan.turn.turn_id),
-        "step_id": str(plan.turn.step_id),
-        "step_no": plan.turn.step_no,
-        "model": plan.limits.model,
-        "tokenizer": plan.limits.tokenizer,
-        "fingerprint": plan.fingerprint,
-        "blocks": [_block_document(block) for block in plan.blocks],
-        "excluded": [{"id": gone.id, "reason": gone.reason} for gone in plan.excluded],
-        "excluded_up_to_seq": plan.excluded_up_to_seq,
-        "budget": {
-            "window": plan.limits.window,
-            "reply_reserve": plan.sampling.max_tokens,
-            "reply_overhead": plan.limits.reply_overhead,
-            "safety_factor": plan.limits.safety_factor,
-            "tokens": plan.budget_tokens,
-            "used": plan.tokens,
-            "sections": [
-                {
-                    "section": part.section,
-                    "before": part.before,
-                    "used": part.used,
-                    "after": part.after,
-                }
-                for part in plan.sections
-            ],
-        },
-        "message_ids": list(plan.message_ids),
-        "seq_range": list(plan.seq_range),
-        "count": len(plan.message_ids),
-        "history": {
-            "base_seq": plan.turn.base_seq,
-            "loaded": plan.loaded,
-            "kept": plan.kept,
-            "trimmed": plan.trimmed,
-        },
-    }
-
-
-def _block_document(block: Block) -> dict[str, Any]:
-    return {
-        "id": block.id,
-        "kind": block.kind,
-        "trust": block.trust,
-        "role": block.role,
-        "source": block.source,
-        "version": block.version,
-        "seq": block.seq,
-        "observed_at": block.observed_at,
-        "tokens": block.tokens,
-        "token_offset": block.token_offset,
-        "score": block.score,
-        "permission_checked_at": block.permission_checked_at,
-    }
+_STORED: Final = frozenset({"message", "current", "continuation"})

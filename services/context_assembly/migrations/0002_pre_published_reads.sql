@@ -19,13 +19,17 @@ language sql stable security definer set search_path = context_assembly, turnwir
 $$;
 
 -- ($1 tenants, $2 turn_ids)
--- Plans of a turn in the order of its steps; the newest 64 at most.
+-- Plans of a turn in the order of its steps; the newest 64 at most. The invariant that a plan breaks
+-- stands beside it: such a plan was never sent.
 create function plans_v1(tenants uuid[], turn_ids uuid[])
   returns table (
-    tenant_id uuid, turn_id uuid, step_id uuid, step_no int, plan jsonb, created_at timestamptz
+    tenant_id uuid, turn_id uuid, step_id uuid, step_no int, plan jsonb, created_at timestamptz,
+    invariant text
   )
 language sql stable security definer set search_path = context_assembly, turnwire, pg_catalog as $$
-  select p.tenant_id, p.turn_id, p.step_id, p.step_no, p.plan::jsonb, p.created_at
+  select p.tenant_id, p.turn_id, p.step_id, p.step_no, p.plan::jsonb, p.created_at,
+         (select s.invariant from steps s
+           where s.tenant_id = p.tenant_id and s.step_id = p.step_id)
     from unnest($1, $2) with ordinality as wanted (tenant_id, turn_id, no)
     join lateral (
       select x.* from plans x

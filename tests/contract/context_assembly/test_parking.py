@@ -24,7 +24,8 @@ from services.context_assembly.ports import (
     PlanningTransaction,
 )
 from tests.rig.parts import TestDatabase
-from tests.rig.planning import Chat, PostgresWorld, delivery, handlers, postgres_world, start
+from tests.rig.planning import Chat, PostgresWorld, delivery, postgres_world, start
+from tests.rig.planning_handlers import handlers
 
 pytestmark = pytest.mark.postgres
 

@@ -11,14 +11,16 @@ from prometheus_client import CollectorRegistry
 
 from libs import ids
 from schemas.steps import StepPlannedV1, StepRefusedV1
+from services.context_assembly.core.instructions import SystemPolicy
 from services.context_assembly.core.payload import fingerprint
-from services.context_assembly.core.plan import SystemPolicy
+from services.context_assembly.core.posture import CaptureChoice
 from services.context_assembly.handlers import UnknownTurn
 from services.context_assembly.ports import (
     PAGE_ROWS,
     BatchEffects,
     BatchFacts,
     BatchQuestion,
+    ConversationKey,
     Cursor,
     HistoryReader,
     PlanningStore,
@@ -27,6 +29,7 @@ from services.context_assembly.ports import (
     TextKey,
     TokenCounts,
 )
+from services.context_assembly.postures import FixedPostures
 from tests.rig.parts import TestDatabase
 from tests.rig.planning import (
     LIMITS,
@@ -36,11 +39,11 @@ from tests.rig.planning import (
     answered,
     delivery,
     ended,
-    handlers,
     postgres_world,
     remember,
     start,
 )
+from tests.rig.planning_handlers import handlers
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -261,6 +264,22 @@ async def test_a_plan_that_breaks_an_invariant_is_never_sent(world: World) -> No
     assert registry.get_sample_value(name, label) == 1
 
 
+async def test_a_plan_that_breaks_an_invariant_ends_the_turn_although_a_text_is_missing(
+    world: World,
+) -> None:
+    chat = Chat()
+    await remember(world, chat, ("question", "a long answer " * 800))
+    started = await start(world, chat, "current")
+    world.store = DoublingStore(world.store, has_texts=False)
+
+    await handlers(world).handle([started])
+
+    [told] = await world.told()
+    assert told.event.data == StepRefusedV1(reason="invariant", invariant="history_contiguous")
+    assert await world.payloads(chat) == await world.captures(chat) == {}
+    assert started.event.turn_id in await world.plans(chat)
+
+
 async def test_payloads_go_when_the_turn_ends_and_stay_after_a_failure(world: World) -> None:
     good, bad = Chat(), Chat()
     first = await start(world, good, "fine")
@@ -285,7 +304,7 @@ async def test_payloads_go_when_the_turn_ends_and_stay_after_a_failure(world: Wo
 async def test_a_sampled_share_of_good_turns_is_captured(world: World) -> None:
     chat = Chat()
     started = await start(world, chat, "fine")
-    service = handlers(world, sampled_per_mille=1_000)
+    service = handlers(world, postures=FixedPostures(CaptureChoice("failures", 1_000)))
     await service.handle([started])
 
     await service.handle([ended(chat, started.event.turn_id, "completed")])
@@ -387,11 +406,46 @@ async def test_a_long_branch_is_planned_the_same_when_its_length_is_remembered(
     assert contents(payloads[second.event.turn_id]) == [*shown, ("user", "second")]
 
 
+async def test_a_long_branch_is_planned_for_a_model_with_less_room_and_another_tokenizer(
+    world: World,
+) -> None:
+    chat = Chat()
+    await remember(world, chat, *((f"question {n}", f"answer {n}") for n in range(PAGE_ROWS)))
+    small = replace(LIMITS, window=1_024 + 3 + 200, tokenizer="cl100k_base")
+    service = handlers(world, limits=small)
+    first = await start(world, chat, "first", model="other")
+    await service.handle([first])
+    await world.end_turn(chat, first.event.turn_id, status="failed")
+    second = await start(world, chat, "second")
+
+    await service.handle([second])
+
+    plans = await world.plans(chat)
+    assert plans[first.event.turn_id]["history"]["kept"] == 2 * PAGE_ROWS
+    assert 0 < plans[second.event.turn_id]["history"]["kept"] < PAGE_ROWS
+
+
+async def test_a_message_without_room_is_refused_although_nobody_counted_its_history(
+    world: World,
+) -> None:
+    chat = Chat()
+    await remember(world, chat, ("question", "answer"))
+    small = replace(LIMITS, window=1_024 + 3 + 10, tokenizer="cl100k_base")
+    started = await start(world, chat, "far too long for so little room " * 3)
+
+    await handlers(world, limits=small).handle([started])
+
+    [told] = await world.told()
+    assert isinstance(told.event.data, StepRefusedV1)
+    assert told.event.data.reason == "context_too_large"
+
+
 class DoublingTransaction:
     """Shows the newest message of every conversation twice, as a double write would."""
 
-    def __init__(self, inner: PlanningTransaction) -> None:
+    def __init__(self, inner: PlanningTransaction, *, has_texts: bool) -> None:
         self._inner = inner
+        self._has_texts = has_texts
 
     async def facts(self, question: BatchQuestion) -> BatchFacts:
         facts = await self._inner.facts(question)
@@ -401,7 +455,12 @@ class DoublingTransaction:
         return await self._inner.pages(cursors)
 
     async def texts(self, keys: Collection[TextKey]) -> dict[TextKey, str]:
-        return await self._inner.texts(keys)
+        return await self._inner.texts(keys) if self._has_texts else {}
+
+    async def purged(
+        self, conversations: Collection[ConversationKey]
+    ) -> frozenset[ConversationKey]:
+        return await self._inner.purged(conversations)
 
     async def commit(self, effects: BatchEffects) -> None:
         await self._inner.commit(effects)
@@ -410,13 +469,14 @@ class DoublingTransaction:
 class DoublingStore:
     """Another store with such transactions."""
 
-    def __init__(self, inner: PlanningStore) -> None:
+    def __init__(self, inner: PlanningStore, *, has_texts: bool = True) -> None:
         self._inner = inner
+        self._has_texts = has_texts
 
     @asynccontextmanager
     async def transaction(self, tenants: Collection[UUID]) -> AsyncIterator[DoublingTransaction]:
         async with self._inner.transaction(tenants) as transaction:
-            yield DoublingTransaction(transaction)
+            yield DoublingTransaction(transaction, has_texts=self._has_texts)
 
     def reader(self, tenants: Collection[UUID]) -> HistoryReader:
         return self._inner.reader(tenants)

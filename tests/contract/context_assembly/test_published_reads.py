@@ -16,10 +16,10 @@ from tests.rig.planning import (
     TOKENIZER,
     Chat,
     PostgresWorld,
-    handlers,
     postgres_world,
     start,
 )
+from tests.rig.planning_handlers import handlers
 
 pytestmark = pytest.mark.postgres
 
@@ -96,6 +96,23 @@ async def test_a_plan_is_shown_as_it_was_stored(
 
     assert (row["turn_id"], row["step_no"]) == (turn, 1)
     assert row["plan"] == (await world.plans(chat))[turn]
+    assert row["invariant"] is None
+
+
+async def test_a_plan_that_was_never_sent_is_shown_with_the_rule_that_it_breaks(
+    world: PostgresWorld, database: TestDatabase
+) -> None:
+    chat = Chat()
+    old = await start(world, chat, "old")
+    await handlers(world).handle([old])
+    await world.end_turn(chat, old.event.turn_id, status="completed")
+    edited = await start(world, chat, "new", supersedes=old.event.data.user_message_id)
+    await handlers(world).handle([edited])
+
+    turns = [old.event.turn_id, edited.event.turn_id]
+    rows = await rows_as("frontend_gateway", database, PLANS, turns, chat.tenant_id)
+
+    assert [row["invariant"] for row in rows] == [None, "superseded_excluded"]
 
 
 async def test_ingestion_sees_which_steps_exist(

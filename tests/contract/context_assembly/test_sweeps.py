@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from libs.clock import SystemClock
+from services.context_assembly.core.posture import CaptureChoice
+from services.context_assembly.postures import FixedPostures
 from services.context_assembly.sweeps import Reteller, Retention, SweepLimits
 from tests.rig.parts import TestDatabase
-from tests.rig.planning import Chat, PostgresWorld, handlers, postgres_world, start
+from tests.rig.planning import Chat, PostgresWorld, postgres_world, start
+from tests.rig.planning_handlers import handlers
 
 pytestmark = pytest.mark.postgres
 
@@ -20,12 +23,17 @@ async def world(database: TestDatabase) -> AsyncIterator[PostgresWorld]:
         yield real
 
 
+FAILURES = FixedPostures(CaptureChoice("failures", 0))
+
+
 def reteller(world: PostgresWorld) -> Reteller:
-    return Reteller(world.database, world.relay, clock=SystemClock(), limits=LIMITS)
+    return Reteller(
+        world.database, world.relay, clock=SystemClock(), limits=LIMITS, postures=FAILURES
+    )
 
 
 def retention(world: PostgresWorld) -> Retention:
-    return Retention(world.database, clock=SystemClock(), limits=LIMITS)
+    return Retention(world.database, clock=SystemClock(), limits=LIMITS, postures=FAILURES)
 
 
 async def planned(world: PostgresWorld, chat: Chat) -> None:
@@ -149,6 +157,8 @@ async def test_retention_drops_what_is_old_and_nothing_else(world: PostgresWorld
     assert gone == {
         "orphaned_rows": 0,
         "captured_rows": 1,
+        "vetoed_rows": 0,
+        "capture_reads": 0,
         "token_rows": 1,
         "inbox_rows": 1,
         "dead_letter_rows": 0,

@@ -6,7 +6,9 @@ from uuid import UUID, uuid5
 
 from services.context_assembly.core.budget import ModelLimits, Sampling
 from services.context_assembly.core.history import HistoryRow, Role
-from services.context_assembly.core.plan import Planner, SystemPolicy, TurnToPlan
+from services.context_assembly.core.instructions import SystemPolicy
+from services.context_assembly.core.plan import TurnToPlan
+from services.context_assembly.core.planner import Planner
 
 ROOT = UUID("6f0e4b6e-8f0c-4f3a-9a52-0d7b0a6f1c11")
 CURRENT = uuid5(ROOT, "current")

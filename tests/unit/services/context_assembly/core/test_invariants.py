@@ -10,7 +10,8 @@ from services.context_assembly.core.invariants import (
     InvariantBroken,
     check,
 )
-from services.context_assembly.core.plan import Planner, PromptPlan
+from services.context_assembly.core.plan import PromptPlan
+from services.context_assembly.core.planner import Planner
 from tests.unit.services.context_assembly.core.builders import (
     ROOT,
     messages,
@@ -55,7 +56,7 @@ def test_a_missing_current_message_is_noticed() -> None:
 def test_a_replaced_message_in_a_plan_is_noticed() -> None:
     gone = frozenset({ROWS[1].message_id})
 
-    assert broken(plan_of(ROWS), Evidence(PLANNER, ROWS, gone)) == "superseded_excluded"
+    assert broken(plan_of(ROWS), Evidence(PLANNER, ROWS, superseded=gone)) == "superseded_excluded"
 
 
 def test_a_plan_over_its_budget_is_noticed() -> None:

@@ -5,17 +5,13 @@ from uuid import uuid5
 import pytest
 
 from libs.tokens import count
+from schemas.prompt_plan import SECTIONS
 from services.context_assembly.core.budget import ModelLimits, Sampling, prompt_budget, sampling_of
+from services.context_assembly.core.document import to_document
+from services.context_assembly.core.instructions import SystemPolicy
 from services.context_assembly.core.payload import HistoryChanged, fingerprint, seal
-from services.context_assembly.core.plan import (
-    ASSEMBLY_REVISION,
-    MAX_EXCLUDED_IDS,
-    Planner,
-    PromptPlan,
-    PromptTooLarge,
-    SystemPolicy,
-    to_document,
-)
+from services.context_assembly.core.plan import ASSEMBLY_REVISION, MAX_EXCLUDED_IDS, PromptPlan
+from services.context_assembly.core.planner import Planner, PromptTooLarge
 from tests.unit.services.context_assembly.core.builders import (
     CURRENT,
     NO_POLICY,
@@ -271,11 +267,20 @@ def test_the_document_says_what_was_planned_without_a_text() -> None:
     assert document["count"] == 5
     assert document["history"] == {"base_seq": 5, "loaded": 4, "kept": 4, "trimmed": 0}
     assert document["budget"]["used"] == 210
-    assert document["budget"]["sections"] == [
-        {"section": "system", "before": 210, "used": 0, "after": 210},
-        {"section": "current", "before": 210, "used": 10, "after": 200},
-        {"section": "history", "before": 200, "used": 200, "after": 0},
-    ]
+    sections = {part["section"]: part for part in document["budget"]["sections"]}
+    assert list(sections) == list(SECTIONS)
+    assert {
+        name: (part["before"], part["used"], part["after"]) for name, part in sections.items()
+    } == {
+        "system": (210, 0, 210),
+        "workspace": (210, 0, 210),
+        "summary": (200, 0, 200),
+        "memory": (200, 0, 200),
+        "retrieved": (200, 0, 200),
+        "tools": (200, 0, 200),
+        "history": (200, 200, 0),
+        "current": (210, 10, 200),
+    }
     assert "text of" not in json.dumps(document)
 
 
