@@ -20,6 +20,7 @@ from services.llm_gateway.recoverer import Recoverer
 from services.llm_gateway.settings import LlmSettings
 from services.llm_gateway.store import Store
 from services.llm_gateway.upkeep import Retention, Upkeep
+from services.llm_gateway.watching import Watch
 
 Work = Callable[[], Awaitable[None]]
 
@@ -73,13 +74,6 @@ def build_app(settings: LlmSettings, adapters: Adapters, *, worker_id: UUID) -> 
     store = Store(adapters.database, adapters.relay, worker_id=worker_id, now=clock.now)
     live = LiveWriter(adapters.live, clock=clock)
     finisher = Finisher(store, instruments=instruments)
-    caller = Caller(
-        adapters.provider,
-        live,
-        catalogue=adapters.catalogue,
-        limits=settings.call_limits,
-        instruments=instruments,
-    )
 
     def lost() -> None:
         pool.lose_all()
@@ -93,7 +87,7 @@ def build_app(settings: LlmSettings, adapters: Adapters, *, worker_id: UUID) -> 
     )
     pool = Pool(
         store,
-        caller,
+        _caller(settings, adapters, live),
         finisher,
         holds_lease=lambda: lease.is_held,
         limits=settings.pool_limits,
@@ -107,6 +101,7 @@ def build_app(settings: LlmSettings, adapters: Adapters, *, worker_id: UUID) -> 
         limits=settings.recovery_limits,
         instruments=instruments,
     )
+    watch = Watch(pool, adapters.live, clock=clock, every_s=settings.watch_every_s)
     upkeep = Upkeep(adapters.database, store, retention=Retention(), clock=clock)
     return App(
         steps=StepHandlers(store, pool, clock=clock),
@@ -121,10 +116,21 @@ def build_app(settings: LlmSettings, adapters: Adapters, *, worker_id: UUID) -> 
             "finisher": finisher.run,
             "claims": pool.run_claims,
             "looks": pool.run_looks,
+            "watching": watch.run,
             "checkpoints": pool.run_checkpoints,
             "sweeps": recoverer.run,
             "retention": upkeep.run,
         },
+    )
+
+
+def _caller(settings: LlmSettings, adapters: Adapters, live: LiveWriter) -> Caller:
+    return Caller(
+        adapters.provider,
+        live,
+        catalogue=adapters.catalogue,
+        limits=settings.call_limits,
+        instruments=adapters.instruments,
     )
 
 

@@ -44,12 +44,10 @@ from services.llm_gateway.core.usage import Price, estimated, priced
 from services.llm_gateway.instruments import Instruments
 from services.llm_gateway.live import Channel, LiveWriter
 from services.llm_gateway.ports import Provider, ProviderFailed
-from services.llm_gateway.work import Claim, Ending
+from services.llm_gateway.work import STEP_DEADLINE, Claim, Ending
 
 SETTLE_TIMEOUT_S = 1.0
 """Wait for the last entries before the end is stored; without Redis the stored text covers them."""
-
-DEADLINE = "deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,8 @@ class CallLimits:
 
     Attributes:
         step_s: Longest life of one attempt.
-        idle_s: Longest silence of the provider, before the first delta and between two.
+        idle_s: Longest silence of the provider, before the first event and between two. Comments
+            that keep the connection open do not break it.
     """
 
     step_s: float = 180.0
@@ -72,7 +71,9 @@ _End: TypeAlias = Completed | Failure | None
 class Call:
     """One attempt while it runs."""
 
-    def __init__(self, claim: Claim, *, deadline: float, started: float) -> None:
+    def __init__(
+        self, claim: Claim, *, deadline: float, deadline_reason: str, started: float
+    ) -> None:
         """``deadline`` and ``started`` are times of the event loop."""
         self.claim = claim
         self.facts = claim.facts
@@ -80,6 +81,7 @@ class Call:
         self.coalescer = Coalescer()
         self.channel: Channel | None = None
         self.deadline = deadline
+        self.deadline_reason = deadline_reason
         self.started = started
         self.first_delta: float | None = None
         self.usage: Usage | None = None
@@ -142,9 +144,15 @@ class Caller:
         self._log = get_logger()
 
     def prepare(self, claim: Claim) -> Call:
-        """The call of a claim, its deadline running from now."""
+        """The call of a claim, its deadline running from now: the planned one or its own."""
         now = asyncio.get_running_loop().time()
-        return Call(claim, started=now, deadline=now + min(claim.left_s, self._limits.step_s))
+        step_s = self._limits.step_s
+        return Call(
+            claim,
+            started=now,
+            deadline=now + min(claim.left_s, step_s),
+            deadline_reason=STEP_DEADLINE if step_s < claim.left_s else claim.deadline_reason,
+        )
 
     async def run(self, call: Call) -> Ending | None:
         """Ask until there is an end.
@@ -225,7 +233,8 @@ class Caller:
             )
             if not await self._pause(call, verdict.delay_s):
                 break
-        return stopped(call.stop_reason or DEADLINE, is_shown=call.first_delta is not None)
+        reason = call.stop_reason or call.deadline_reason
+        return stopped(reason, is_shown=call.first_delta is not None)
 
     async def _pause(self, call: Call, delay_s: float) -> bool:
         """Wait before the next request; False if the call was stopped meanwhile."""
@@ -262,7 +271,7 @@ class Caller:
             if call.is_stopping or loop.time() >= call.deadline:
                 end = end if isinstance(end, Completed) and not call.is_stopping else None
             elif not isinstance(end, Completed):
-                end = Failure(FailureKind.TIMEOUT)
+                end = Failure(FailureKind.IDLE)
         finally:
             call.watch(None)
         self._count(call, end)
@@ -377,6 +386,7 @@ _FINISHES: dict[str, LlmOutcome] = {"length": "max_tokens", "content_filter": "c
 
 _FAILURES: dict[FailureKind, LlmOutcome] = {
     FailureKind.TIMEOUT: "timeout",
+    FailureKind.IDLE: "timeout",
     FailureKind.THROTTLED: "throttled",
     FailureKind.BAD_REQUEST: "refused",
     FailureKind.UNAUTHORIZED: "refused",

@@ -90,6 +90,15 @@ class Pool:
         """Steps and attempts whose call here ended without an end in the store."""
         return list(self._abandoned.items())
 
+    @property
+    def stopping_alone(self) -> list[tuple[StepFacts, int]]:
+        """Running calls that end some seconds after their last watcher left, and how many."""
+        return [
+            (call.facts, call.claim.cancel_after_s)
+            for call in self._calls.values()
+            if call.claim.cancel_after_s is not None and not call.is_stopping
+        ]
+
     def reserve(self, wanted: int) -> int:
         """Room for up to ``wanted`` claims, kept until ``start`` or ``release``; 0 while draining.
 

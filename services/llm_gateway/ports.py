@@ -34,9 +34,10 @@ class Provider(Protocol):
     def stream(self, payload: bytes) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Part]]]:
         """Send a payload, unchanged but for transport fields, and read the answer as it comes.
 
-        Entering sends the request and waits for the answer's head. Each item holds what one packet
-        completed, and may be empty. Leaving early closes the connection, which stops the provider.
-        No time limit of its own beyond connecting: the caller holds the deadline.
+        Entering sends the request and waits for the answer's head. Each item holds what the events
+        of one packet mean, and may be empty; a packet that completes no event is no item. Leaving
+        early closes the connection, which stops the provider. No time limit of its own beyond
+        connecting: the caller holds the deadline.
 
         Raises:
             ProviderFailed: On entering or while reading. Text read before it stays valid.

@@ -16,23 +16,40 @@ select e.turn_id, t.status
      limit 1
   ) t on true;
 
+-- name: purged_conversations
+-- Of these, those that were purged; asked only where a turn is unknown.
+select e.conversation_id
+  from unnest(%(tenants)s::uuid[], %(conversation_ids)s::uuid[]) as e (tenant_id, conversation_id)
+ cross join lateral (
+   select 1 from ingestion.purged_v1 x
+    where x.tenant_id = e.tenant_id and x.conversation_id = e.conversation_id
+    limit 1
+ ) as p;
+
 -- name: accept
 -- Decides and writes at once: the statement before has taken the locks, so nothing that is read here
 -- changes until the commit. An event of a turn that exists is noted in the inbox; its step becomes
--- work unless it was noted before or the turn has ended. One row per event comes back: status is null
--- where no turn of that tenant and conversation exists, step_id where there is new work.
+-- work unless it was noted before, the turn has ended or somebody wants it to stop: then ingestion ends
+-- it. One row per event comes back: status is null where no turn of that tenant and conversation
+-- exists, step_id where there is new work.
 with asked as (
   select * from unnest(%(step_ids)s::uuid[], %(tenants)s::uuid[], %(conversation_ids)s::uuid[],
                        %(turn_ids)s::uuid[], %(lanes)s::uuid[], %(step_nos)s::int[], %(seqs)s::bigint[],
                        %(models)s::text[], %(fingerprints)s::text[], %(event_ids)s::uuid[],
-                       %(traceparents)s::text[], %(deadlines)s::timestamptz[])
+                       %(traceparents)s::text[], %(deadlines)s::timestamptz[],
+                       %(deadline_reasons)s::text[])
              as e (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
-                   event_id, traceparent, deadline_at)
+                   event_id, traceparent, deadline_at, deadline_reason)
 ), judged as (
-  select e.*, t.status
+  select e.*, t.status, t.cancel_reason, t.cancel_after_s
     from asked e
     left join lateral (
-      select x.status from ingestion.turns_v1 x
+      select x.status, x.cancel_reason,
+             -- A front end of somebody else may have sent anything; an hour is the longest grace.
+             case when jsonb_typeof(x.options -> 'cancel_after_s') = 'number'
+                  then least(greatest((x.options ->> 'cancel_after_s')::numeric, 0), 3600)::int
+             end as cancel_after_s
+        from ingestion.turns_v1 x
        where x.tenant_id = e.tenant_id and x.id = e.turn_id and x.conversation_id = e.conversation_id
        limit 1
     ) t on true
@@ -43,17 +60,17 @@ with asked as (
   returning event_id
 ), accepted as (
   insert into work (step_id, tenant_id, conversation_id, turn_id, lane, step_no, seq, model, fingerprint,
-                    causation_id, traceparent, deadline_at, state, base_attempt, attempt, run_after,
-                    created_at, progressed_at)
+                    causation_id, traceparent, deadline_at, deadline_reason, cancel_after_s, state,
+                    base_attempt, attempt, run_after, created_at, progressed_at)
   select j.step_id, j.tenant_id, j.conversation_id, j.turn_id, j.lane, j.step_no, j.seq, j.model,
-         j.fingerprint, j.event_id, j.traceparent, j.deadline_at, 'ready', made.attempt, made.attempt,
-         turnwire.clock(), turnwire.clock(), turnwire.clock()
+         j.fingerprint, j.event_id, j.traceparent, j.deadline_at, j.deadline_reason, j.cancel_after_s,
+         'ready', made.attempt, made.attempt, turnwire.clock(), turnwire.clock(), turnwire.clock()
     from judged j
     join noted n on n.event_id = j.event_id
    cross join lateral (
      select coalesce(max(w.attempt), 0) as attempt from work w where w.turn_id = j.turn_id
    ) as made
-   where j.status <> all (%(ended_statuses)s::text[])
+   where j.status <> all (%(ended_statuses)s::text[]) and j.cancel_reason is null
       on conflict (step_id) do nothing
   returning step_id
 )
@@ -81,7 +98,7 @@ update work w
   from candidate c
  where w.step_id = c.step_id
 returning w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_attempt, w.model,
-          w.fingerprint, w.causation_id, w.traceparent,
+          w.fingerprint, w.causation_id, w.traceparent, w.cancel_after_s, w.deadline_reason,
           extract(epoch from w.deadline_at - turnwire.clock())::float8 as left_s;
 
 -- name: claim_ready
@@ -104,7 +121,7 @@ update work w
   from candidate c
  where w.step_id = c.step_id
 returning w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_attempt, w.model,
-          w.fingerprint, w.causation_id, w.traceparent,
+          w.fingerprint, w.causation_id, w.traceparent, w.cancel_after_s, w.deadline_reason,
           extract(epoch from w.deadline_at - turnwire.clock())::float8 as left_s;
 
 -- name: payloads
@@ -117,7 +134,7 @@ select step_id, attempt, cancel_reason from work where worker_id = %(worker_id)s
 -- name: claims_of
 -- Facts of running rows of one worker, as a claim would have returned them.
 select w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_attempt, w.model,
-       w.fingerprint, w.causation_id, w.traceparent,
+       w.fingerprint, w.causation_id, w.traceparent, w.cancel_after_s, w.deadline_reason,
        extract(epoch from w.deadline_at - turnwire.clock())::float8 as left_s
   from work w
  where w.step_id = any (%(step_ids)s::uuid[]) and w.state = 'running' and w.worker_id = %(worker_id)s;
@@ -222,7 +239,7 @@ delete from partials p
 -- name: abandoned
 -- Running work whose worker is dead, or that is past its deadline in a worker that is not.
 select w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_attempt, w.model,
-       w.causation_id, w.traceparent, w.cancel_reason, w.worker_id,
+       w.causation_id, w.traceparent, w.cancel_reason, w.deadline_reason, w.worker_id,
        extract(epoch from w.deadline_at - turnwire.clock())::float8 as left_s,
        extract(epoch from turnwire.clock() - w.progressed_at)::float8 as silent_s
   from work w
@@ -234,7 +251,7 @@ select w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_a
 
 -- name: abandoned_own
 select w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.base_attempt, w.model,
-       w.causation_id, w.traceparent, w.cancel_reason, w.worker_id,
+       w.causation_id, w.traceparent, w.cancel_reason, w.deadline_reason, w.worker_id,
        extract(epoch from w.deadline_at - turnwire.clock())::float8 as left_s,
        extract(epoch from turnwire.clock() - w.progressed_at)::float8 as silent_s
   from unnest(%(step_ids)s::uuid[], %(attempts)s::int[]) as f (step_id, attempt)
@@ -253,7 +270,7 @@ select f.step_id, p.upto, p.text, length(y.payload) as payload_bytes
 
 -- name: late_ready
 select w.step_id, w.tenant_id, w.conversation_id, w.turn_id, w.attempt, w.causation_id, w.traceparent, w.state,
-       w.model, w.cancel_reason
+       w.model, w.cancel_reason, w.deadline_reason
   from work w
  where w.state = 'ready'
    and (w.deadline_at < turnwire.clock() or w.cancel_reason is not null)

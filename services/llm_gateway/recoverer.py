@@ -122,7 +122,7 @@ class Recoverer:
             entries=entries,
             checkpoint=_checkpoint(stored),
             attempts_made=facts.attempt - abandoned.base_attempt,
-            is_late=abandoned.left_s <= 0,
+            late_reason=abandoned.deadline_reason if abandoned.left_s <= 0 else None,
         )
         if isinstance(verdict, StartAgain) and abandoned.cancel_reason is None:
             again = facts.step_id in await self._store.requeue([facts], reason=LEASE_EXPIRED)
@@ -215,7 +215,8 @@ def _outcome(abandoned: Abandoned, verdict: Recovery) -> Outcome:
         case KeepShown(text):
             if abandoned.cancel_reason is not None:
                 return stopped(abandoned.cancel_reason, is_shown=bool(text))
-            return Interrupted("deadline" if abandoned.left_s <= 0 else LEASE_EXPIRED)
+            late = abandoned.left_s <= 0
+            return Interrupted(abandoned.deadline_reason if late else LEASE_EXPIRED)
         case GiveUpStep(reason):
             return Failed(abandoned.cancel_reason or reason)
         case StartAgain():

@@ -52,6 +52,12 @@ class LlmSettings(ServiceSettings):
     idle_s: float = Field(
         default=60.0, gt=0, le=600, description="Seconds a provider may be silent."
     )
+    watch_every_s: float = Field(
+        default=0.5,
+        gt=0,
+        le=60,
+        description="Seconds between two looks for watchers of calls that end without any.",
+    )
     checkpoint_s: float = Field(
         default=1.0, gt=0, le=60, description="Seconds after which new text is stored."
     )

@@ -27,7 +27,14 @@ from services.llm_gateway.core.outcomes import (
     reason_of,
     state_of,
 )
-from services.llm_gateway.work import Abandoned, Claim, Ending, RecoveryFacts
+from services.llm_gateway.work import (
+    DEADLINE,
+    STEP_DEADLINE,
+    Abandoned,
+    Claim,
+    Ending,
+    RecoveryFacts,
+)
 
 _SQL = load_queries("services.llm_gateway")
 
@@ -40,6 +47,8 @@ STUCK_GRACE_S = 10.0
 REQUEUED = "repeated"
 CLOSED_STATE = "cancelled"
 
+_DEADLINE_REASONS = {"turn": DEADLINE, "step": STEP_DEADLINE}
+
 TERMINAL_STATUSES = frozenset({"completed", "partial", "failed", "cancelled"})
 
 
@@ -50,7 +59,8 @@ class Accepted:
     Attributes:
         claimed: Steps to start now.
         waiting: How many new steps were left for a later claim.
-        unknown: Turns that no row of their tenant and conversation stands for.
+        unknown: Turns that no row of their tenant and conversation stands for, though it was not
+            purged: of a purged one nothing is left to be done.
     """
 
     claimed: tuple[Claim, ...] = ()
@@ -112,8 +122,23 @@ class Store:
         judged = results[1]
         claimed = _claims(results[2], results[3]) if room > 0 else ()
         inserted = sum(row["step_id"] is not None for row in judged)
-        unknown = tuple(row["turn_id"] for row in judged if row["status"] is None)
+        without = {row["turn_id"] for row in judged if row["status"] is None}
+        unknown = await self._unpurged([event for event in asked if event.turn_id in without])
         return Accepted(claimed, max(0, inserted - len(claimed)), unknown)
+
+    async def _unpurged(self, events: Sequence[Event[StepPlannedV1]]) -> tuple[UUID, ...]:
+        """Turns of these events whose conversation was not purged."""
+        if not events:
+            return ()
+        wanted = {
+            "tenants": [event.tenant_id for event in events],
+            "conversation_ids": [event.conversation_id for event in events],
+        }
+        rows = await self._database.fetch(
+            _SQL["purged_conversations"], wanted, tenants={event.tenant_id for event in events}
+        )
+        purged = {row["conversation_id"] for row in rows}
+        return tuple(event.turn_id for event in events if event.conversation_id not in purged)
 
     async def claim(self, room: int) -> tuple[Claim, ...]:
         """Claim up to ``room`` waiting steps whose lane is free, with their payloads."""
@@ -336,7 +361,7 @@ class Store:
     async def late_ready(self) -> list[tuple[StepFacts, str]]:
         """Waiting work past its deadline, each with the reason of its end."""
         rows = await self._database.fetch(_SQL["late_ready"], {"max_rows": SWEEP_ROWS})
-        return [(_facts(row), row["cancel_reason"] or "deadline") for row in rows]
+        return [(_facts(row), row["cancel_reason"] or row["deadline_reason"]) for row in rows]
 
     async def tell_again(self, *, silent_s: float) -> int:
         """Append the last event of ended attempts once more whose turn is open and silent.
@@ -404,6 +429,7 @@ class Store:
             silent_s=row["silent_s"],
             cancel_reason=row["cancel_reason"],
             is_ours=row["worker_id"] == self._worker_id,
+            deadline_reason=row["deadline_reason"],
         )
 
 
@@ -454,6 +480,7 @@ def _accept_parameters(
         "event_ids": [e.id for e in events],
         "traceparents": [e.traceparent for e in events],
         "deadlines": [e.data.deadline_at for e in events],
+        "deadline_reasons": [_DEADLINE_REASONS[e.data.limited_by] for e in events],
     }
 
 
@@ -479,6 +506,8 @@ def _claims(rows: Sequence[Row], payloads: Sequence[Row]) -> tuple[Claim, ...]:
             left_s=row["left_s"],
             fingerprint=row["fingerprint"],
             payload=payload_of.get(row["step_id"]),
+            cancel_after_s=row["cancel_after_s"],
+            deadline_reason=row["deadline_reason"],
         )
         for row in rows
     )

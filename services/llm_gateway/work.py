@@ -7,6 +7,12 @@ from schemas.usage import Usage
 from services.llm_gateway.core.attempt import AttemptText
 from services.llm_gateway.core.outcomes import Measured, Outcome, StepFacts
 
+DEADLINE = "deadline"
+"""The turn's time is over."""
+
+STEP_DEADLINE = "step_deadline"
+"""The step's time is over, not the turn's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -16,6 +22,8 @@ class Claim:
         left_s: Seconds until its deadline, by the database's clock at the claim.
         fingerprint: SHA-256 of the payload, hexadecimal.
         payload: For the provider; None when the turn has ended meanwhile.
+        cancel_after_s: How long it may go on while nobody watches; None is until its end.
+        deadline_reason: The reason of an end at the deadline: whose time it is.
     """
 
     facts: StepFacts
@@ -23,6 +31,8 @@ class Claim:
     left_s: float
     fingerprint: str
     payload: bytes | None
+    cancel_after_s: int | None = None
+    deadline_reason: str = DEADLINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class Abandoned:
 
     Attributes:
         silent_s: Seconds since its last change of state.
+        deadline_reason: As in ``Claim``.
     """
 
     facts: StepFacts
@@ -39,6 +50,7 @@ class Abandoned:
     silent_s: float
     cancel_reason: str | None
     is_ours: bool
+    deadline_reason: str = DEADLINE
 
 
 @dataclass(frozen=True, slots=True)

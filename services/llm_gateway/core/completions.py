@@ -72,12 +72,17 @@ _MALFORMED = Failed(Failure(FailureKind.MALFORMED))
 
 
 class CompletionReader:
-    """Incremental reader of one stream."""
+    """Incremental reader of one stream.
+
+    Attributes:
+        events: How many events were read so far.
+    """
 
     def __init__(self) -> None:
         self._decoder = SseDecoder()
         self._half = ""  # a high surrogate whose other half is in the next delta
         self._is_done = False
+        self.events = 0  # comments, by which servers keep a connection open, are none
 
     def feed(self, raw: bytes) -> list[Part]:
         """The parts that these bytes complete, in order.
@@ -87,6 +92,7 @@ class CompletionReader:
         """
         parts: list[Part] = []
         for data in self._decoder.feed(raw):
+            self.events += 1
             if self._is_done:
                 break
             self._read(data, parts)

@@ -20,12 +20,16 @@ MAX_REQUESTS = 3
 MAX_RETRY_AFTER_S = 3600.0
 """A provider that asks for more is not coming back for this turn; also bounds a hostile header."""
 
+IDLE_TIMEOUT = "idle_timeout"
+"""The turn's reason where the provider fell silent, whether or not anything was shown."""
+
 
 class FailureKind(StrEnum):
     """What went wrong; the label of the metric and the class in the attempt's row."""
 
     REFUSED = "refused"  # the connection was not accepted
-    TIMEOUT = "timeout"
+    TIMEOUT = "timeout"  # while connecting, or by the provider's own word
+    IDLE = "idle"  # connected, and silent for longer than is waited
     CUT = "cut"  # the stream ended or broke before its end
     MALFORMED = "malformed"  # what came is not the protocol
     THROTTLED = "throttled"
@@ -40,6 +44,7 @@ RETRIED = frozenset(
     {
         FailureKind.REFUSED,
         FailureKind.TIMEOUT,
+        FailureKind.IDLE,
         FailureKind.CUT,
         FailureKind.MALFORMED,
         FailureKind.THROTTLED,
@@ -52,6 +57,7 @@ _REASONS = {
     FailureKind.UNAUTHORIZED: "provider_refused",
     FailureKind.SAFETY: "provider_refused",
     FailureKind.CONTEXT_LENGTH: "context_too_large",
+    FailureKind.IDLE: IDLE_TIMEOUT,
 }
 
 
@@ -103,7 +109,7 @@ def after_failure(
         jitter: Uniform in [0, 1). What the provider asked for is never undercut, only stretched.
     """
     if shown:
-        return GiveUp("provider_cut")
+        return GiveUp(IDLE_TIMEOUT if failure.kind is FailureKind.IDLE else "provider_cut")
     if failure.kind not in RETRIED or requests >= MAX_REQUESTS:
         return GiveUp(failure.reason)
     backoff_s = _BACKOFF.delay_s(requests, jitter=jitter)

@@ -47,7 +47,7 @@ def judge(
     entries: Sequence[Entry],
     checkpoint: Checkpoint | None,
     attempts_made: int,
-    is_late: bool,
+    late_reason: str | None,
 ) -> Recovery:
     """Decide from the stream behind the fence and the last checkpoint.
 
@@ -56,7 +56,7 @@ def judge(
         entries: The stream as read after the fence; empty where the stream is gone or unreachable.
         checkpoint: Of this attempt; None where none was stored.
         attempts_made: Attempts of this step, the dead one included.
-        is_late: Whether the step's deadline has passed.
+        late_reason: Whose time is over, as the reason of an end; None while there is time.
     """
     deltas = [e for e in entries if e.id.attempt == attempt and e.event == "content_delta"]
     if deltas or checkpoint is not None:
@@ -66,8 +66,8 @@ def judge(
     before_deltas = EntryId(attempt, FIRST_DELTA_N)
     if not any(not e.is_fence and e.id < before_deltas for e in entries):
         return KeepShown("", EntryId(attempt, FIRST_DELTA_N - 1))
-    if is_late:
-        return GiveUpStep("deadline")
+    if late_reason is not None:
+        return GiveUpStep(late_reason)
     if attempts_made >= MAX_ATTEMPTS:
         return GiveUpStep("internal")
     return StartAgain()

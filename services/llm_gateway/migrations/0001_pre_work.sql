@@ -31,6 +31,8 @@ create table work (
   attempt int not null check (attempt >= base_attempt),
   worker_id uuid,
   cancel_reason text,
+  cancel_after_s int check (cancel_after_s >= 0),
+  deadline_reason text not null default 'deadline',
   run_after timestamptz not null,
   created_at timestamptz not null,
   claimed_at timestamptz,
@@ -51,6 +53,9 @@ comment on table work is 'One row per step that was planned; deleted when its tu
 comment on column work.lane is 'The branch: at most one call of it runs at a time.';
 comment on column work.base_attempt is 'Highest attempt of the turn before this step.';
 comment on column work.attempt is 'Fencing token; rises with every claim, counts per turn.';
+comment on column work.cancel_after_s is
+  'How long the call goes on while nobody watches, in seconds; null is until it is done.';
+comment on column work.deadline_reason is 'The reason of an end at deadline_at.';
 comment on column work.event is 'The record that told the end, to be told again if it is lost.';
 
 create table attempts (

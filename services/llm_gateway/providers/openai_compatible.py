@@ -165,7 +165,10 @@ class _Answer:
         reader = CompletionReader()
         try:
             while raw := await response.content.readany():
+                known = reader.events
                 parts = reader.feed(raw)
+                if reader.events == known:
+                    continue  # a comment or half an event: as good as silence to who waits
                 self._is_over = self._is_over or any(isinstance(part, Done) for part in parts)
                 yield parts
         except EventTooLarge as error:
