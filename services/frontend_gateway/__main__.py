@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
+from libs.catalogue import Catalogue
 from libs.clock import SystemClock
 from libs.errors import QueueUnavailable
 from libs.kafka.publisher import KafkaPublisher
@@ -101,7 +102,13 @@ async def _connect(publisher: KafkaPublisher) -> None:
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT, then let streams go one by one."""
+    """Serve until SIGTERM or SIGINT, then let streams go one by one.
+
+    Raises:
+        CatalogueInvalid: The catalogue of models cannot be used.
+        StoreUnavailable: Postgres cannot be reached.
+    """
+    Catalogue.load(settings.models_file, default=settings.llm_model)  # before anything is awaited
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     metrics.announce(SERVICE, VERSION)

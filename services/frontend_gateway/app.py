@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
+from libs.catalogue import Catalogue
 from libs.clock import Clock
 from libs.errors import StoreUnavailable
 from libs.kafka.publisher import Publisher
@@ -17,22 +18,35 @@ from libs.telemetry.metrics import Metrics
 from libs.telemetry.ops_server import OK, Check, CheckResult
 from libs.telemetry.tracing import Tracing
 from services.frontend_gateway.door import Door
-from services.frontend_gateway.http.context import Context
+from services.frontend_gateway.http.changes import (
+    CANCEL,
+    CONTINUE,
+    MESSAGE,
+    REGENERATE,
+    ChangeRoutes,
+)
+from services.frontend_gateway.http.context import Context, SettingsPolicy
 from services.frontend_gateway.http.conversations import (
+    CONVERSATION,
     POST_MESSAGE,
+    RESTORE,
     ConversationRoutes,
     PostMessage,
 )
 from services.frontend_gateway.http.docs import Docs
 from services.frontend_gateway.http.edge import EXCEPTION_HANDLERS, Edge
+from services.frontend_gateway.http.evidence import EvidenceRoutes
+from services.frontend_gateway.http.operating import CaptureRoutes, InstructionRoutes
 from services.frontend_gateway.http.rights import Doorkeeper
 from services.frontend_gateway.http.streams import TurnEvents
 from services.frontend_gateway.http.turns import TurnRoutes
 from services.frontend_gateway.http.ui import Pages
+from services.frontend_gateway.http.watching import ConversationEvents
 from services.frontend_gateway.hub import Bell, Hub, LiveRead, Pace
 from services.frontend_gateway.outcomes import OutcomeDesk
 from services.frontend_gateway.ports import Proof, Store
 from services.frontend_gateway.settings import GatewaySettings
+from services.frontend_gateway.watching import Watchers
 
 PURGE_EVERY_S = 600.0  # ended browser sessions cost nothing but room
 NO_ROUTE = "none"
@@ -58,7 +72,8 @@ class Gateway:
 
     Attributes:
         asgi: The application; its life cycle starts and ends the background work.
-        hub: All streams of the process.
+        hub: All streams of turns in this process.
+        watchers: All streams of conversations in this process.
     """
 
     def __init__(self, settings: GatewaySettings, adapters: Adapters) -> None:
@@ -79,6 +94,7 @@ class Gateway:
             watcher=str(adapters.clock.new_id()),
             pace=adapters.pace,
         )
+        self.watchers = Watchers(adapters.store, is_allowed, poll_s=settings.conversation_poll_s)
         context = Context(
             store=adapters.store,
             door=Door(
@@ -89,6 +105,9 @@ class Gateway:
                 rejected=adapters.metrics.admission_rejected_total,
             ),
             hub=self.hub,
+            watchers=self.watchers,
+            catalogue=Catalogue.load(settings.models_file, default=settings.llm_model),
+            policy=SettingsPolicy(settings.system_policy_text, settings.system_policy_version),
             doorkeeper=doorkeeper,
             clock=adapters.clock,
             metrics=adapters.metrics,
@@ -97,18 +116,23 @@ class Gateway:
             session_lifetime_s=settings.session_lifetime_s,
             random_bytes=adapters.random_bytes,
         )
-        adapters.metrics.sse_streams_active.set_function(lambda: self.hub.stream_count)
+        adapters.metrics.sse_streams_active.set_function(self._stream_count)
         adapters.metrics.sse_buffer_bytes.set_function(lambda: self.hub.buffered_bytes)
         self._ticker: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.asgi = self._application(context)
+
+    def _stream_count(self) -> int:
+        return self.hub.stream_count + self.watchers.stream_count
 
     async def drain(self) -> None:
         """Close the streams over the time that the settings name."""
+        self.watchers.drain(self._settings.drain_s)
         await self.hub.drain(self._settings.drain_s)
 
     async def check_ticker(self) -> CheckResult:
         """Whether silent streams are still looked after; without that the process is no use."""
-        if self._ticker is not None and self._ticker.done():
+        if any(task is not None and task.done() for task in (self._ticker, self._watching)):
             return CheckResult(ok=False, detail="the stream ticker ended")
         return OK
 
@@ -142,12 +166,15 @@ class Gateway:
         del app
         self._ticker = asyncio.create_task(self.hub.run(), name="hub")
         purging = asyncio.create_task(self._purge(), name="purge")
+        self._watching = asyncio.create_task(self.watchers.run(), name="watchers")
+        tasks = {self._ticker, purging, self._watching}
         try:
             yield {}
         finally:
-            for task in (self._ticker, purging):
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait({self._ticker, purging}, timeout=1)
+            await asyncio.wait(tasks, timeout=1)
+            self.watchers.close()
             await self.hub.close()
             await self._desk.close()
 
@@ -159,23 +186,11 @@ class Gateway:
 
 
 def _routes(context: Context) -> list[Route]:
-    conversations = ConversationRoutes(context)
-    one_turn = TurnRoutes(context)
     pages = Pages(context)
     docs = Docs()
-    conversation = "/v1/conversations/{conversation_id}"
-    # An empty id must not look like a path that does not exist.
-    nameless = "/v1/conversations//messages"
     return [
-        Route(POST_MESSAGE, PostMessage(context), methods=["POST"]),
-        Route("/v1/turns/{turn_id}/events", TurnEvents(context), methods=["GET"]),
-        Route("/v1/conversations", conversations.create, methods=["POST"]),
-        Route("/v1/conversations", conversations.all, methods=["GET"]),
-        Route(conversation, conversations.one, methods=["GET"]),
-        Route(f"{conversation}/messages", conversations.messages, methods=["GET"]),
-        Route(nameless, conversations.nameless, methods=["GET", "POST"]),
-        Route("/v1/turns/{turn_id}", one_turn.one, methods=["GET"]),
-        Route("/v1/turns/{turn_id}/plan", one_turn.plan, methods=["GET"]),
+        *_conversation_routes(context),
+        *_turn_routes(context),
         Route("/openapi.json", docs.openapi, methods=["GET"]),
         Route("/docs", docs.reference, methods=["GET"]),
         Route("/problems", docs.problems, methods=["GET"]),
@@ -185,6 +200,54 @@ def _routes(context: Context) -> list[Route]:
         Route("/ui/logout", pages.logout, methods=["POST"]),
         Route("/ui/", pages.file, methods=["GET"]),
         Route("/ui/{name}", pages.file, methods=["GET"]),
+    ]
+
+
+def _conversation_routes(context: Context) -> list[Route]:
+    conversations = ConversationRoutes(context)
+    changes = ChangeRoutes(context)
+    instructions = InstructionRoutes(context)
+    captures = CaptureRoutes(context)
+    # An empty id must not look like a path that does not exist.
+    nameless = "/v1/conversations//messages"
+    return [
+        Route(POST_MESSAGE, PostMessage(context), methods=["POST"]),
+        Route(f"{CONVERSATION}/events", ConversationEvents(context), methods=["GET"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route("/v1/conversations", conversations.all, methods=["GET"]),
+        Route(CONVERSATION, conversations.one, methods=["GET"]),
+        Route(CONVERSATION, conversations.update, methods=["PATCH"]),
+        Route(CONVERSATION, conversations.delete, methods=["DELETE"]),
+        Route(RESTORE, conversations.restore, methods=["POST"]),
+        Route(f"{CONVERSATION}/branches", conversations.branches, methods=["GET"]),
+        Route(f"{CONVERSATION}/messages", conversations.messages, methods=["GET"]),
+        Route(MESSAGE, changes.edit, methods=["PATCH"]),
+        Route(MESSAGE, changes.delete, methods=["DELETE"]),
+        Route(nameless, conversations.nameless, methods=["GET", "POST"]),
+        Route("/v1/instructions", instructions.of_tenant, methods=["GET"]),
+        Route("/v1/instructions", instructions.set_of_tenant, methods=["PUT"]),
+        Route(f"{CONVERSATION}/instructions", instructions.of_conversation, methods=["GET"]),
+        Route(f"{CONVERSATION}/instructions", instructions.set_of_conversation, methods=["PUT"]),
+        Route("/v1/capture", captures.set_posture, methods=["PUT"]),
+        Route(f"{CONVERSATION}/capture", captures.flag, methods=["PUT"]),
+    ]
+
+
+def _turn_routes(context: Context) -> list[Route]:
+    turn = "/v1/turns/{turn_id}"
+    changes = ChangeRoutes(context)
+    evidence = EvidenceRoutes(context)
+    return [
+        Route(f"{turn}/events", TurnEvents(context), methods=["GET"]),
+        Route(turn, TurnRoutes(context).one, methods=["GET"]),
+        Route(CANCEL, changes.cancel, methods=["POST"]),
+        Route(REGENERATE, changes.regenerate, methods=["POST"]),
+        Route(CONTINUE, changes.go_on, methods=["POST"]),
+        Route(f"{turn}/plan", evidence.plan, methods=["GET"]),
+        Route(f"{turn}/plan/diff", evidence.diff, methods=["GET"]),
+        Route(f"{turn}/explain", evidence.explain, methods=["POST"]),
+        Route(f"{turn}/replay", evidence.replay, methods=["GET"]),
+        Route(f"{turn}/captures", CaptureRoutes(context).read, methods=["GET"]),
     ]
 
 

@@ -51,6 +51,7 @@ class Closing(StrEnum):
     REVOKED = "revoked"
     RESTART = "restart"
     GONE = "gone"
+    DELETED = "deleted"
 
 
 class SeatClosed(Exception):
@@ -380,11 +381,15 @@ class Hub:
                 answered = await self._watched.facts(pairs)
         except (StoreUnavailable, TimeoutError):
             return  # the next tick asks again
-        for facts in answered:
-            tail = asked[facts.turn.id]
+        found = {facts.turn.id: facts for facts in answered}
+        for turn_id, tail in asked.items():
             tail.heard_at = now
+            facts = found.get(turn_id)
             for seat in tuple(tail.seats):
-                seat.tell(facts)
+                if facts is None or facts.turn.is_answer_deleted:
+                    seat.close(Closing.DELETED)
+                else:
+                    seat.tell(facts)
 
     async def _recheck(self) -> None:
         for proof in {seat.proof for tail in self._tails.values() for seat in tail.seats}:

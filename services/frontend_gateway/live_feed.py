@@ -18,7 +18,16 @@ from services.frontend_gateway.core.following import (
 )
 from services.frontend_gateway.core.sse import PING, PREAMBLE, frame
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
-from services.frontend_gateway.hub import Bells, Hub, LiveRead, Missed, Seat, Tick
+from services.frontend_gateway.hub import (
+    Bells,
+    Closing,
+    Hub,
+    LiveRead,
+    Missed,
+    Seat,
+    SeatClosed,
+    Tick,
+)
 from services.frontend_gateway.ports import Facts, Reads
 
 PAGE_ENTRIES = 500  # read at once: bounds the memory of a client that starts from the beginning
@@ -87,7 +96,7 @@ class Feed:
         """
         yield PREAMBLE
         if self._turn.has_ended and self._is_fresh:
-            text = await self._reads.answer(self._turn.tenant_id, self._turn.id)
+            text = await self._answer()
             yield b"".join(frame(entry) for entry in turns.replay(self._turn, text))
             return
         if self._is_fresh:
@@ -194,11 +203,22 @@ class Feed:
         if entries is None:
             entries = turns.ending(turn)
             if not self._is_whole(turn.length or 0):
-                text = await self._reads.answer(turn.tenant_id, turn.id)
+                text = await self._answer()
                 whole = turns.whole_answer(turn, text, held=self.position.last)
                 entries = (whole, *entries)
         self._is_over = True
         return b"".join(self._sent(entry) for entry in entries)
+
+    async def _answer(self) -> str:
+        """The stored answer.
+
+        Raises:
+            SeatClosed: It was deleted in this very moment.
+        """
+        text = await self._reads.answer(self._turn.tenant_id, self._turn.id)
+        if text is None:
+            raise SeatClosed(Closing.DELETED)
+        return text
 
     def _is_whole(self, length: int) -> bool:
         """Whether the client holds the whole answer, or is past the point where that mattered."""

@@ -1,5 +1,6 @@
 """The twin of the store: the same answers from plain dictionaries, for tests and simulations."""
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -7,17 +8,26 @@ from typing import TypeVar
 from uuid import UUID
 
 from libs.errors import StoreUnavailable
+from services.frontend_gateway.core.activity import ConversationActivity, TurnActivity
 from services.frontend_gateway.core.cursors import Page, cursor_invalid
+from services.frontend_gateway.core.evidence import Branches, BranchView, MessageFacts, Place
+from services.frontend_gateway.core.problems import not_found
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.ports import (
     Asked,
     Caller,
+    CaptureView,
     ConversationView,
     Facts,
+    InstructionName,
+    InstructionView,
     MessageView,
     Outcome,
     PlanView,
+    Reader,
 )
+
+NEWEST_TURNS = 32  # as the published read of ingestion
 
 R = TypeVar("R", ConversationView, MessageView)
 
@@ -51,6 +61,14 @@ class MemoryStore:
     texts: dict[UUID, str] = field(default_factory=dict)
     checkpoint_rows: dict[UUID, Checkpoint] = field(default_factory=dict)
     plan_rows: dict[UUID, list[PlanView]] = field(default_factory=dict)
+    branch_rows: dict[UUID, list[BranchView]] = field(default_factory=dict)
+    deleted_conversations: set[UUID] = field(default_factory=set)
+    deleted_messages: set[UUID] = field(default_factory=set)
+    instruction_rows: list[InstructionView] = field(default_factory=list)
+    postures: dict[UUID, tuple[str, int]] = field(default_factory=dict)
+    flags: set[tuple[UUID, UUID]] = field(default_factory=set)
+    capture_rows: dict[UUID, list[CaptureView]] = field(default_factory=dict)
+    capture_reads: list[tuple[UUID, UUID, Reader, bool]] = field(default_factory=list)
     asked: list[tuple[str, int]] = field(default_factory=list)
     is_away: bool = False
     now: Callable[[], datetime] = _wall_clock
@@ -110,41 +128,96 @@ class MemoryStore:
         """See ``Reads``."""
         self._check()
         found = self.conversation_rows.get(conversation)
-        return found[2] if found is not None and found[:2] == (tenant, principal) else None
+        if found is None or conversation in self.deleted_conversations:
+            return None
+        return found[2] if found[:2] == (tenant, principal) else None
 
     async def conversations(
-        self, tenant: UUID, principal: UUID, page: Page
+        self, tenant: UUID, principal: UUID, page: Page, query: str | None = None
     ) -> Sequence[ConversationView]:
         """See ``Reads``."""
         self._check()
         mine = [
-            row for *owner, row in self.conversation_rows.values() if owner == [tenant, principal]
+            row
+            for *owner, row in self.conversation_rows.values()
+            if owner == [tenant, principal]
+            and row.id not in self.deleted_conversations
+            and (query is None or _folded(query) in _folded(row.title or ""))
         ]
         mine.sort(key=lambda row: (row.created_at, row.id), reverse=page.descending)
         return _page(mine, page)
 
     async def messages(
-        self, tenant: UUID, principal: UUID, conversation: UUID, page: Page
+        self,
+        tenant: UUID,
+        principal: UUID,
+        conversation: UUID,
+        page: Page,
+        branch: UUID | None = None,
     ) -> Sequence[MessageView]:
         """See ``Reads``."""
-        if await self.conversation(tenant, principal, conversation) is None:
+        view = await self.conversation(tenant, principal, conversation)
+        if view is None:
             return []
+        known = await self.branches(tenant, principal, conversation)
+        wanted = branch or view.continues_on
+        if wanted not in {one.id for one in known}:
+            raise not_found()
+        path = Branches(known)
         rows = sorted(
-            self.message_rows.get(conversation, ()),
+            (
+                row
+                for row in self.message_rows.get(conversation, ())
+                if row.id not in self.deleted_messages
+                and path.shows(wanted, of=row.branch_id or conversation, seq=row.seq)
+            ),
             key=lambda row: row.seq,
             reverse=page.descending,
         )
         return _page(rows, page)
 
+    async def branches(
+        self, tenant: UUID, principal: UUID, conversation: UUID
+    ) -> Sequence[BranchView]:
+        """See ``Reads``; the main branch need not be put in."""
+        view = await self.conversation(tenant, principal, conversation)
+        if view is None:
+            return []
+        ends = self._ends_of(conversation)
+        main = BranchView(
+            id=conversation,
+            kind="main",
+            parent_branch_id=None,
+            fork_seq=None,
+            is_active=view.continues_on == conversation,
+            first_turn_id=ends.get(conversation, (None, None))[0],
+            last_turn_id=ends.get(conversation, (None, None))[1],
+            created_at=view.created_at,
+        )
+        return [main, *self.branch_rows.get(conversation, ())]
+
+    def _ends_of(self, conversation: UUID) -> Mapping[UUID, tuple[UUID, UUID]]:
+        """First and last turn of each branch."""
+        found: dict[UUID, tuple[UUID, UUID]] = {}
+        for turn in sorted(self.turn_rows.values(), key=lambda row: row.seq):
+            if turn.conversation_id == conversation:
+                first = found.get(turn.stands_on, (turn.id, turn.id))[0]
+                found[turn.stands_on] = (first, turn.id)
+        return found
+
     async def turn(self, tenant: UUID, turn: UUID) -> TurnView | None:
         """See ``Reads``."""
         self._check()
         found = self.turn_rows.get(turn)
-        return found if found is not None and found.tenant_id == tenant else None
+        if found is None or found.conversation_id in self.deleted_conversations:
+            return None
+        return found if found.tenant_id == tenant else None
 
-    async def answer(self, tenant: UUID, turn: UUID) -> str:
+    async def answer(self, tenant: UUID, turn: UUID) -> str | None:
         """See ``Reads``."""
         found = await self.turn(tenant, turn)
+        if found is not None and found.is_answer_deleted:
+            return None
         return "" if found is None else self.texts.get(turn, "")
 
     async def checkpoints(self, tenant: UUID, turns: Sequence[UUID]) -> Mapping[UUID, Checkpoint]:
@@ -165,8 +238,170 @@ class MemoryStore:
         """See ``Watched``."""
         self._check()
         self.asked.append(("facts", len(watched)))
-        rows = [self.turn_rows.get(turn) for _, turn in watched]
+        rows = [await self.turn(tenant, turn) for tenant, turn in watched]
         return [Facts(row, self.checkpoint_rows.get(row.id)) for row in rows if row is not None]
+
+    async def activity(
+        self, watched: Sequence[tuple[UUID, UUID]]
+    ) -> Mapping[UUID, ConversationActivity]:
+        """See ``Activities``."""
+        self.asked.append(("activity", len(watched)))
+        self._check()
+        return {
+            id_: ConversationActivity(
+                is_deleted=id_ in self.deleted_conversations, turns=self._newest(id_)
+            )
+            for tenant, id_ in watched
+            if id_ in self.conversation_rows and self.conversation_rows[id_][0] == tenant
+        }
+
+    def _newest(self, conversation: UUID) -> list[TurnActivity]:
+        rows = [row for row in self.turn_rows.values() if row.conversation_id == conversation]
+        rows.sort(key=lambda row: row.seq, reverse=True)
+        return [
+            TurnActivity(
+                turn_id=row.id,
+                branch_id=row.stands_on,
+                kind=row.kind,
+                status=row.status,
+                reason=row.reason,
+                seq=row.seq,
+                queue_position=row.queue_position,
+            )
+            for row in rows[:NEWEST_TURNS]
+        ]
+
+    async def message_facts(
+        self, tenant: UUID, messages: Sequence[UUID]
+    ) -> Mapping[UUID, MessageFacts]:
+        """See ``Proofs``."""
+        self._check()
+        instead = {
+            row.supersedes: row.id
+            for rows in self.message_rows.values()
+            for row in sorted(rows, key=lambda row: row.seq)
+            if row.supersedes is not None and row.id not in self.deleted_messages
+        }
+        return {
+            row.id: MessageFacts(
+                id=row.id,
+                conversation_id=conversation,
+                branch_id=row.branch_id or conversation,
+                turn_id=row.turn_id,
+                seq=row.seq,
+                role=row.role,
+                status=row.status,
+                is_deleted=row.id in self.deleted_messages,
+                superseded_by=instead.get(row.id),
+            )
+            for conversation, row in self._messages_of(tenant)
+            if row.id in messages
+        }
+
+    def _messages_of(self, tenant: UUID) -> list[tuple[UUID, MessageView]]:
+        return [
+            (conversation, row)
+            for conversation, rows in self.message_rows.items()
+            if self.conversation_rows[conversation][0] == tenant
+            for row in rows
+        ]
+
+    async def message_texts(self, tenant: UUID, messages: Sequence[UUID]) -> Mapping[UUID, str]:
+        """See ``Proofs``."""
+        self._check()
+        return {
+            row.id: row.content
+            for _, row in self._messages_of(tenant)
+            if row.id in messages and row.id not in self.deleted_messages
+        }
+
+    async def find_text(
+        self, tenant: UUID, principal: UUID, conversation: UUID, needle: str
+    ) -> Sequence[Place]:
+        """See ``Proofs``."""
+        if await self.conversation(tenant, principal, conversation) is None:
+            return []
+        found = [
+            Place(row.id, row.seq, row.branch_id or conversation)
+            for row in self.message_rows.get(conversation, ())
+            if needle in row.content and row.id not in self.deleted_messages
+        ]
+        return sorted(found, key=lambda place: place.seq, reverse=True)
+
+    async def instructions(
+        self, tenant: UUID, names: Sequence[InstructionName]
+    ) -> Sequence[InstructionView]:
+        """See ``Settings``; a scope belongs to the tenant that set it."""
+        self._check()
+        del tenant
+        found: list[InstructionView] = []
+        for scope, kind, version in names:
+            rows = [
+                row for row in self.instruction_rows if (row.scope_id, row.kind) == (scope, kind)
+            ]
+            wanted = [row for row in rows if version in (None, row.version)]
+            found += wanted[-1:]
+        return found
+
+    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
+        """See ``Settings``."""
+        self._check()
+        found: list[InstructionView] = []
+        for scope, (owner, *_) in self.conversation_rows.items():
+            if owner == tenant:
+                found += await self.instructions(tenant, [(scope, kind, None)])
+        return sorted(found, key=lambda row: len(row.text), reverse=True)
+
+    async def set_instructions(
+        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        del actor
+        for _, scope, kind, text in wanted:
+            known = await self.instructions(tenant, [(scope, kind, None)])
+            if not known or known[0].text != text:
+                version = known[0].version + 1 if known else 1
+                row = InstructionView(scope, kind, version, text, self.now())
+                self.instruction_rows.append(row)
+
+    async def set_capture_posture(
+        self, tenant: UUID, posture: str, per_mille: int, *, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        self._check()
+        del actor
+        self.postures[tenant] = (posture, per_mille)
+        if posture == "none":
+            self.capture_rows = {
+                turn: rows
+                for turn, rows in self.capture_rows.items()
+                if self.turn_rows[turn].tenant_id != tenant
+            }
+
+    async def flag_conversation(
+        self, tenant: UUID, conversation: UUID, *, is_flagged: bool, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        self._check()
+        del actor
+        if is_flagged:
+            self.flags.add((tenant, conversation))
+        else:
+            self.flags.discard((tenant, conversation))
+
+    async def read_capture(
+        self, tenant: UUID, turn: UUID, step: int | None, reader: Reader
+    ) -> CaptureView | None:
+        """See ``Settings``."""
+        self._check()
+        rows = [row for row in self.capture_rows.get(turn, ()) if step in (None, row.step_no)]
+        self.capture_reads.append((tenant, turn, reader, bool(rows)))
+        return max(rows, key=lambda row: row.step_no) if rows else None
+
+
+def _folded(text: str) -> str:
+    """A text as it is compared: without its case, and its letters in one encoding."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _page(rows: Sequence[R], page: Page) -> Sequence[R]:

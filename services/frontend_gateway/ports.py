@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
+from services.frontend_gateway.core.activity import ConversationActivity
 from services.frontend_gateway.core.cursors import Page
+from services.frontend_gateway.core.evidence import BranchView, MessageFacts, Place
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 
 
@@ -77,6 +79,10 @@ class Outcome:
     title: str | None
     policy: str | None
     created_at: datetime | None
+    user_message_id: UUID | None = None
+    branch_id: UUID | None = None
+    queue_position: int | None = None
+    kind: str | None = None
 
 
 class Outcomes(Protocol):
@@ -97,6 +103,12 @@ class ConversationView:
     created_at: datetime
     updated_at: datetime
     message_count: int | None = None
+    branch_id: UUID | None = None
+
+    @property
+    def continues_on(self) -> UUID:
+        """The branch that a message without a parent goes to."""
+        return self.branch_id or self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +123,24 @@ class MessageView:
     reason: str | None
     turn_id: UUID
     created_at: datetime
+    branch_id: UUID | None = None
+    supersedes: UUID | None = None
+    kind: str = "message"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The stored plan of one step."""
+    """The stored plan of one step.
+
+    Attributes:
+        invariant: The rule that it breaks; then it was never sent.
+    """
 
     step_id: UUID
     step_no: int
     plan: Mapping[str, Any]
     created_at: datetime
+    invariant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +161,12 @@ class Reads(Protocol):
         ...
 
     async def conversations(
-        self, tenant: UUID, principal: UUID, page: Page
+        self, tenant: UUID, principal: UUID, page: Page, query: str | None = None
     ) -> Sequence[ConversationView]:
         """One more than the page's limit, where there are more.
+
+        Args:
+            query: Only those whose title holds it, in letters of any case.
 
         Raises:
             Problem: ``cursor-invalid`` for a cursor that is none of them.
@@ -151,17 +174,35 @@ class Reads(Protocol):
         ...
 
     async def messages(
-        self, tenant: UUID, principal: UUID, conversation: UUID, page: Page
+        self,
+        tenant: UUID,
+        principal: UUID,
+        conversation: UUID,
+        page: Page,
+        branch: UUID | None = None,
     ) -> Sequence[MessageView]:
-        """One more than the page's limit, where there are more; see ``conversations``."""
+        """One more than the page's limit, where there are more; see ``conversations``.
+
+        Args:
+            branch: Whose path is listed; None for the one that is continued.
+
+        Raises:
+            Problem: ``not-found`` for a branch that the conversation does not have.
+        """
+        ...
+
+    async def branches(
+        self, tenant: UUID, principal: UUID, conversation: UUID
+    ) -> Sequence[BranchView]:
+        """The branches of a conversation, oldest first; none of a foreign one."""
         ...
 
     async def turn(self, tenant: UUID, turn: UUID) -> TurnView | None:
         """One turn of that tenant."""
         ...
 
-    async def answer(self, tenant: UUID, turn: UUID) -> str:
-        """The stored text of a turn's answer; empty where there is none."""
+    async def answer(self, tenant: UUID, turn: UUID) -> str | None:
+        """The stored text of a turn's answer; empty without one, None where it was deleted."""
         ...
 
     async def checkpoints(self, tenant: UUID, turns: Sequence[UUID]) -> Mapping[UUID, Checkpoint]:
@@ -181,5 +222,115 @@ class Watched(Protocol):
         ...
 
 
-class Store(Rights, Outcomes, Reads, Watched, Protocol):
+class Activities(Protocol):
+    """What goes on in conversations."""
+
+    async def activity(
+        self, watched: Sequence[tuple[UUID, UUID]]
+    ) -> Mapping[UUID, ConversationActivity]:
+        """Of (tenant, conversation) pairs, in one query; nothing of those that are gone.
+
+        May raise ``StoreUnavailable``.
+        """
+        ...
+
+
+class Proofs(Protocol):
+    """What is known about plans beside themselves. Every method may raise ``StoreUnavailable``."""
+
+    async def message_facts(
+        self, tenant: UUID, messages: Sequence[UUID]
+    ) -> Mapping[UUID, MessageFacts]:
+        """Of messages of that tenant, deleted ones included."""
+        ...
+
+    async def message_texts(self, tenant: UUID, messages: Sequence[UUID]) -> Mapping[UUID, str]:
+        """Texts of messages of that tenant that are not deleted."""
+        ...
+
+    async def find_text(
+        self, tenant: UUID, principal: UUID, conversation: UUID, needle: str
+    ) -> Sequence[Place]:
+        """Messages of a conversation whose text holds ``needle``: a few, newest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionView:
+    """A text that was set for a tenant or a conversation.
+
+    Attributes:
+        scope_id: The tenant or the conversation.
+    """
+
+    scope_id: UUID
+    kind: str
+    version: int
+    text: str
+    set_at: datetime | None = None
+
+
+InstructionName = tuple[UUID, str, int | None]
+"""Scope, kind, and version or None for the current one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads a capture, for the audit row."""
+
+    principal_id: UUID
+    key_id: UUID
+    request_id: UUID
+    read_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureView:
+    """A captured payload."""
+
+    step_no: int
+    cause: str
+    captured_at: datetime
+    payload: bytes
+
+
+class Settings(Protocol):
+    """What operators set through the interface. Every method may raise ``StoreUnavailable``."""
+
+    async def instructions(
+        self, tenant: UUID, names: Sequence[InstructionName]
+    ) -> Sequence[InstructionView]:
+        """Those that exist, in the order asked for."""
+        ...
+
+    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
+        """The longest current texts of the tenant's conversations, a few, longest first."""
+        ...
+
+    async def set_instructions(
+        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
+    ) -> None:
+        """Make texts current: (fresh id, scope, kind, text) each, all or none of them."""
+        ...
+
+    async def set_capture_posture(
+        self, tenant: UUID, posture: str, per_mille: int, *, actor: str
+    ) -> None:
+        """Whose payloads of a tenant are kept; ``none`` deletes what was kept."""
+        ...
+
+    async def flag_conversation(
+        self, tenant: UUID, conversation: UUID, *, is_flagged: bool, actor: str
+    ) -> None:
+        """Keep the payloads of a conversation, or no longer."""
+        ...
+
+    async def read_capture(
+        self, tenant: UUID, turn: UUID, step: int | None, reader: Reader
+    ) -> CaptureView | None:
+        """A payload that was kept; that it was asked for is written down, found or not."""
+        ...
+
+
+class Store(Rights, Outcomes, Reads, Watched, Activities, Proofs, Settings, Protocol):
     """All of it; the real one and its twin in memory."""

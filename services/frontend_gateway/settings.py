@@ -1,8 +1,11 @@
 """What can be set for the gateway; read once, in ``__main__``."""
 
+from pathlib import Path
+
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from libs.catalogue import DEFAULT_PATH
 from libs.settings import ServiceSettings
 
 
@@ -40,6 +43,37 @@ class GatewaySettings(ServiceSettings):
     )
     session_lifetime_s: int = Field(
         default=7 * 24 * 3600, ge=60, le=90 * 24 * 3600, description="Of a browser session."
+    )
+    models_file: Path = Field(
+        default=DEFAULT_PATH,
+        validation_alias=AliasChoices("TURNWIRE_MODELS_FILE", "models_file"),
+        description="The catalogue of models; its sections bound instructions.",
+    )
+    llm_model: str | None = Field(
+        default=None,
+        min_length=1,
+        validation_alias=AliasChoices("LLM_MODEL", "llm_model"),
+        description="Model of turns that name none; without it the catalogue's default.",
+    )
+    system_policy_text: str = Field(
+        default="",
+        validation_alias=AliasChoices(
+            "TURNWIRE_CONTEXT_ASSEMBLY__SYSTEM_POLICY_TEXT", "system_policy_text"
+        ),
+        description="As context_assembly has it, so that a payload can be made again.",
+    )
+    system_policy_version: str = Field(
+        default="1",
+        validation_alias=AliasChoices(
+            "TURNWIRE_CONTEXT_ASSEMBLY__SYSTEM_POLICY_VERSION", "system_policy_version"
+        ),
+        description="As context_assembly has it; plans name it.",
+    )
+    conversation_poll_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=60,
+        description="Seconds between two looks at the conversations whose events are streamed.",
     )
     drain_s: float = Field(
         default=10.0,

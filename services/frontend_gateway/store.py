@@ -1,5 +1,6 @@
 """What the gateway reads in Postgres, and the browser sessions it writes there."""
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,20 +12,31 @@ from libs.errors import StoreUnavailable
 from libs.postgres import Database, load_queries
 from schemas.streams import EntryId
 from schemas.usage import Usage
+from services.frontend_gateway.core.activity import ConversationActivity, TurnActivity
 from services.frontend_gateway.core.cursors import Page, cursor_invalid
+from services.frontend_gateway.core.evidence import BranchView, MessageFacts, Place
+from services.frontend_gateway.core.problems import not_found
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.ports import (
     Asked,
     Caller,
+    CaptureView,
     ConversationView,
     Facts,
+    InstructionName,
+    InstructionView,
     MessageView,
     Outcome,
     PlanView,
+    Reader,
 )
 
 CURSOR_UNKNOWN = "TW001"  # raised by the list functions of ingestion
+BRANCH_UNKNOWN = "TW004"
 PURGED_AT_ONCE = 1_000  # bounds the time of one deletion
+MAX_PLACES = 20  # of a text; why it is absent is told of the nearest of them
+
+MAX_LONGEST = 20  # texts: the longest in characters need not be the longest in tokens
 
 
 class PostgresStore:
@@ -77,6 +89,10 @@ class PostgresStore:
                 title=row["title"],
                 policy=row["policy"],
                 created_at=row["created_at"],
+                user_message_id=row["user_message_id"],
+                branch_id=row["branch_id"],
+                queue_position=row["queue_position"],
+                kind=row["kind"],
             )
             for row in rows
         ]
@@ -92,37 +108,52 @@ class PostgresStore:
         return _conversation(rows[0]) if rows else None
 
     async def conversations(
-        self, tenant: UUID, principal: UUID, page: Page
+        self, tenant: UUID, principal: UUID, page: Page, query: str | None = None
     ) -> Sequence[ConversationView]:
         """See ``Reads``."""
-        parameters = {"tenant": tenant, "principal": principal, **_page(page)}
+        parameters = {"tenant": tenant, "principal": principal, "query": query, **_page(page)}
         with _cursor_errors():
             rows = await self._fetch(self._sql["conversations"], parameters, tenants=(tenant,))
         return [_conversation(row) for row in rows]
 
     async def messages(
-        self, tenant: UUID, principal: UUID, conversation: UUID, page: Page
+        self,
+        tenant: UUID,
+        principal: UUID,
+        conversation: UUID,
+        page: Page,
+        branch: UUID | None = None,
     ) -> Sequence[MessageView]:
         """See ``Reads``."""
         parameters = {
             "tenant": tenant,
             "principal": principal,
             "conversation": conversation,
+            "branch": branch,
             **_page(page),
         }
         with _cursor_errors():
             rows = await self._fetch(self._sql["messages"], parameters, tenants=(tenant,))
-        return [MessageView(**row) for row in rows]
+        return [_message(row) for row in rows]
+
+    async def branches(
+        self, tenant: UUID, principal: UUID, conversation: UUID
+    ) -> Sequence[BranchView]:
+        """See ``Reads``."""
+        parameters = {"tenant": tenant, "principal": principal, "conversation": conversation}
+        rows = await self._fetch(self._sql["branches"], parameters, tenants=(tenant,))
+        return [BranchView(**row) for row in rows]
 
     async def turn(self, tenant: UUID, turn: UUID) -> TurnView | None:
         """See ``Reads``."""
         rows = await self._pairs("turns", [(tenant, turn)])
         return _turn(rows[0]) if rows else None
 
-    async def answer(self, tenant: UUID, turn: UUID) -> str:
+    async def answer(self, tenant: UUID, turn: UUID) -> str | None:
         """See ``Reads``."""
         rows = await self._pairs("answers", [(tenant, turn)])
-        return str(rows[0]["text"] or "") if rows else ""
+        text: str | None = rows[0]["text"] if rows else ""
+        return text
 
     async def checkpoints(self, tenant: UUID, turns: Sequence[UUID]) -> Mapping[UUID, Checkpoint]:
         """See ``Reads``."""
@@ -147,6 +178,128 @@ class PostgresStore:
         checkpoints = _checkpoints(partial_rows)
         turns = [_turn(row) for row in turn_rows]
         return [Facts(turn, checkpoints.get(turn.id)) for turn in turns]
+
+    async def activity(
+        self, watched: Sequence[tuple[UUID, UUID]]
+    ) -> Mapping[UUID, ConversationActivity]:
+        """See ``Activities``."""
+        found: dict[UUID, list[Mapping[str, Any]]] = {}
+        for row in await self._pairs("activity", watched):
+            found.setdefault(row["conversation_id"], []).append(row)
+        return {id_: _activity(rows) for id_, rows in found.items()}
+
+    # Proofs.
+
+    async def message_facts(
+        self, tenant: UUID, messages: Sequence[UUID]
+    ) -> Mapping[UUID, MessageFacts]:
+        """See ``Proofs``."""
+        rows = await self._pairs("message_facts", [(tenant, id_) for id_ in messages])
+        facts = (MessageFacts(**{"id": row.pop("message_id"), **row}) for row in rows)
+        return {one.id: one for one in facts}
+
+    async def message_texts(self, tenant: UUID, messages: Sequence[UUID]) -> Mapping[UUID, str]:
+        """See ``Proofs``."""
+        rows = await self._pairs("message_texts", [(tenant, id_) for id_ in messages])
+        return {row["message_id"]: row["text"] for row in rows}
+
+    async def find_text(
+        self, tenant: UUID, principal: UUID, conversation: UUID, needle: str
+    ) -> Sequence[Place]:
+        """See ``Proofs``."""
+        parameters = {
+            "tenant": tenant,
+            "principal": principal,
+            "conversation": conversation,
+            "needle": needle,
+            "max_rows": MAX_PLACES,
+        }
+        rows = await self._fetch(self._sql["find_text"], parameters, tenants=(tenant,))
+        return [Place(**row) for row in rows]
+
+    # Settings.
+
+    async def instructions(
+        self, tenant: UUID, names: Sequence[InstructionName]
+    ) -> Sequence[InstructionView]:
+        """See ``Settings``."""
+        parameters = {
+            "tenants": [tenant] * len(names),
+            "scopes": [scope for scope, _, _ in names],
+            "kinds": [kind for _, kind, _ in names],
+            "versions": [version for _, _, version in names],
+        }
+        rows = await self._fetch(self._sql["instructions"], parameters, tenants=(tenant,))
+        return [_instruction(row) for row in rows]
+
+    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
+        """See ``Settings``."""
+        parameters = {"tenant": tenant, "kind": kind, "max_rows": MAX_LONGEST}
+        rows = await self._fetch(self._sql["longest_instructions"], parameters, tenants=(tenant,))
+        return [_instruction(row) for row in rows]
+
+    async def set_instructions(
+        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        statements = [
+            (
+                self._sql["set_instructions"],
+                {
+                    "tenant": tenant,
+                    "new_id": new_id,
+                    "scope": scope,
+                    "kind": kind,
+                    "text": text,
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                    "actor": actor,
+                },
+            )
+            for new_id, scope, kind, text in wanted
+        ]
+        with _unavailable():
+            async with self._database.transaction((tenant,)) as transaction:
+                await transaction.commit_with(statements)
+
+    async def set_capture_posture(
+        self, tenant: UUID, posture: str, per_mille: int, *, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        parameters = {
+            "tenant": tenant,
+            "posture": posture,
+            "per_mille": per_mille,
+            "actor": actor,
+        }
+        await self._fetch(self._sql["set_capture_posture"], parameters, tenants=(tenant,))
+
+    async def flag_conversation(
+        self, tenant: UUID, conversation: UUID, *, is_flagged: bool, actor: str
+    ) -> None:
+        """See ``Settings``."""
+        parameters = {
+            "tenant": tenant,
+            "conversation": conversation,
+            "is_flagged": is_flagged,
+            "actor": actor,
+        }
+        await self._fetch(self._sql["flag_conversation"], parameters, tenants=(tenant,))
+
+    async def read_capture(
+        self, tenant: UUID, turn: UUID, step: int | None, reader: Reader
+    ) -> CaptureView | None:
+        """See ``Settings``."""
+        parameters = {
+            "tenant": tenant,
+            "turn": turn,
+            "step": step,
+            "reader": reader.principal_id,
+            "key_id": reader.key_id,
+            "read_id": reader.read_id,
+            "request_id": reader.request_id,
+        }
+        rows = await self._fetch(self._sql["read_capture"], parameters, tenants=(tenant,))
+        return CaptureView(**rows[0]) if rows else None
 
     async def _fetch(
         self, sql: str, parameters: Mapping[str, Any], *, tenants: Collection[UUID] = ()
@@ -187,6 +340,8 @@ def _cursor_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if error.sqlstate == BRANCH_UNKNOWN:
+            raise not_found() from None
         if error.sqlstate != CURSOR_UNKNOWN:
             raise
         raise cursor_invalid("The cursor names nothing in this list.") from None
@@ -207,7 +362,38 @@ def _conversation(row: Mapping[str, Any]) -> ConversationView:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         message_count=row["message_count"],
+        branch_id=row.get("branch_id"),
     )
+
+
+def _instruction(row: Mapping[str, Any]) -> InstructionView:
+    return InstructionView(
+        row["scope_id"], row["kind"], row["version"], row["text"], row["created_at"]
+    )
+
+
+def _message(row: Mapping[str, Any]) -> MessageView:
+    fields = dict(row)
+    del fields["user_message_id"]
+    return MessageView(**fields)
+
+
+def _activity(rows: Sequence[Mapping[str, Any]]) -> ConversationActivity:
+    """Rows of one conversation; a single one without a turn where nothing was answered yet."""
+    turns = [
+        TurnActivity(
+            turn_id=row["turn_id"],
+            branch_id=row["branch_id"],
+            kind=row["kind"],
+            status=row["status"],
+            reason=row["reason"],
+            seq=row["seq"],
+            queue_position=row["queue_position"],
+        )
+        for row in rows
+        if row["turn_id"] is not None
+    ]
+    return ConversationActivity(is_deleted=bool(rows[0]["is_deleted"]), turns=turns)
 
 
 def _turn(row: Mapping[str, Any]) -> TurnView:

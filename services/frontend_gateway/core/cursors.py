@@ -1,15 +1,18 @@
 """Reads what a client says about where it is: list cursors and positions in a stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from libs.text import storable
+from schemas.requests import MAX_TITLE_CHARACTERS
 from schemas.streams import EntryId
 from services.frontend_gateway.core.names import nearest
 from services.frontend_gateway.core.problems import FieldError, Problem
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100  # bounds the rows and the texts of one answer
+MAX_STEP = 9_999  # far above what a turn may take; keeps the number inside its column
 
 _KNOWN = ("limit", "after", "before", "order")
 
@@ -24,15 +27,16 @@ class Page:
     descending: bool
 
 
-def page(query: Mapping[str, str], *, default_order: str) -> Page:
+def page(query: Mapping[str, str], *, default_order: str, beside: Sequence[str] = ()) -> Page:
     """Read ``limit``, ``after``, ``before`` and ``order``.
+
+    Args:
+        beside: Other parameters that the list knows; they are read elsewhere.
 
     Raises:
         Problem: ``cursor-invalid`` for a cursor that is no id, ``validation-error`` otherwise.
     """
-    for name in query:
-        if name not in _KNOWN:
-            raise _wrong(name, "there is no such parameter", nearest(name, _KNOWN))
+    check_names(query, (*_KNOWN, *beside))
     limit_text = query.get("limit", str(DEFAULT_LIMIT))
     is_number = limit_text.isascii() and limit_text.isdecimal() and len(limit_text) <= len("100")
     if not is_number or not 1 <= int(limit_text) <= MAX_LIMIT:
@@ -46,6 +50,46 @@ def page(query: Mapping[str, str], *, default_order: str) -> Page:
         before=_cursor(query, "before"),
         descending=order == "desc",
     )
+
+
+def check_names(query: Mapping[str, str], known: Sequence[str]) -> None:
+    """Refuse parameters that nobody reads: a misspelt one must not look obeyed.
+
+    Raises:
+        Problem: ``validation-error``, with the known name nearest to the unknown one.
+    """
+    for name in query:
+        if name not in known:
+            raise _wrong(name, "there is no such parameter", nearest(name, known))
+
+
+def step_of(query: Mapping[str, str]) -> int | None:
+    """Which step of a turn is meant; None where none is named.
+
+    Raises:
+        Problem: ``validation-error``.
+    """
+    text = query.get("step")
+    if text is None:
+        return None
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_STEP))
+    if not is_number or not 1 <= int(text) <= MAX_STEP:
+        raise _wrong("step", f"must be a number from 1 to {MAX_STEP}")
+    return int(text)
+
+
+def searched(query: Mapping[str, str]) -> str | None:
+    """What titles are searched for; None for all.
+
+    Raises:
+        Problem: ``validation-error`` if it is longer than any title.
+    """
+    text = query.get("query")
+    if text is None:
+        return None
+    if len(text) > MAX_TITLE_CHARACTERS:
+        raise _wrong("query", f"has more than {MAX_TITLE_CHARACTERS} characters")
+    return storable(text).text or None
 
 
 def _cursor(query: Mapping[str, str], name: str) -> UUID | None:

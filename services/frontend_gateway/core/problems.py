@@ -108,6 +108,28 @@ _KINDS = (
         advice="Read the messages again and answer the newest one.",
     ),
     Kind(
+        "not-editable",
+        409,
+        "This message cannot be edited",
+        retryable=False,
+        advice="Edit a message of the user that opened a turn; answers are made again instead.",
+    ),
+    Kind(
+        "not-continuable",
+        409,
+        "This answer cannot be continued",
+        retryable=False,
+        advice="Continue partial or cancelled answers that have text, with a model that is able "
+        "to; otherwise ask for the answer again.",
+    ),
+    Kind(
+        "restore-expired",
+        410,
+        "The conversation can no longer be restored",
+        retryable=False,
+        advice="Begin a new conversation. A deleted one can be restored for a limited time.",
+    ),
+    Kind(
         "payload-too-large",
         413,
         "The request is too large",
@@ -131,9 +153,9 @@ _KINDS = (
     Kind(
         "context-too-large",
         422,
-        "The message does not fit the model's window",
+        "The text does not fit the model's window",
         retryable=False,
-        advice="Shorten the message or choose a model with a larger window.",
+        advice="Shorten the text or choose a model with a larger window.",
     ),
     Kind(
         "quota-exceeded",

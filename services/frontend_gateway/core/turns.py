@@ -31,6 +31,11 @@ class TurnView:
         seq: Of the user message; the assistant's is one more.
         upto: Last entry that the stored answer covers; None where nothing was shown.
         length: Bytes of the answer in UTF-8, once it has ended.
+        question_id: The message it answers; None where that is its own.
+        branch_id: None of a turn in its conversation's main branch.
+        queue_position: Open turns of its branch ahead of it; None once it has ended.
+        cancel_reason: Why somebody wants it to stop.
+        answer_deleted_at: Its text is gone from then on.
     """
 
     id: UUID
@@ -51,6 +56,23 @@ class TurnView:
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     options: Mapping[str, Any] | None = None
+    kind: str = "message"
+    question_id: UUID | None = None
+    branch_id: UUID | None = None
+    parent_turn_id: UUID | None = None
+    queue_position: int | None = None
+    cancel_reason: str | None = None
+    answer_deleted_at: datetime | None = None
+
+    @property
+    def is_answer_deleted(self) -> bool:
+        """Whether somebody deleted the answer, so that nothing may show it."""
+        return self.answer_deleted_at is not None
+
+    @property
+    def stands_on(self) -> UUID:
+        """Its branch; the main branch has the conversation's id."""
+        return self.branch_id or self.conversation_id
 
     @property
     def stops_without_watchers(self) -> bool:
@@ -60,7 +82,7 @@ class TurnView:
     @property
     def user_message_id(self) -> UUID:
         """The message that the turn answers."""
-        return message_id(self.id, "user")
+        return self.question_id or message_id(self.id, "user")
 
     @property
     def assistant_message_id(self) -> UUID:
@@ -152,6 +174,9 @@ def accepted(turn: TurnView, request_id: UUID | str) -> dict[str, Any]:
         "assistant_message_id": str(turn.assistant_message_id),
         "seq": turn.seq,
         "status": turn.status,
+        "kind": turn.kind,
+        "branch_id": str(turn.stands_on),
+        "queue_position": turn.queue_position,
         "stream_url": turn.stream_url,
         "request_id": str(request_id),
     }
@@ -163,11 +188,16 @@ def described(turn: TurnView) -> dict[str, Any]:
         "id": str(turn.id),
         "object": "turn",
         "conversation_id": str(turn.conversation_id),
+        "kind": turn.kind,
+        "branch_id": str(turn.stands_on),
+        "parent_turn_id": None if turn.parent_turn_id is None else str(turn.parent_turn_id),
         "user_message_id": str(turn.user_message_id),
         "assistant_message_id": str(turn.assistant_message_id),
         "seq": turn.seq,
         "status": turn.status,
         "reason": turn.reason,
+        "queue_position": turn.queue_position,
+        "cancel_requested": turn.cancel_reason is not None,
         "policy": turn.policy,
         "model": turn.model,
         "length": turn.length,

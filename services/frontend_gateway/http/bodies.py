@@ -1,7 +1,9 @@
 """Reads request bodies: bounded while reading, any JSON text, errors that name the field."""
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +15,8 @@ from services.frontend_gateway.core.problems import FieldError, Problem
 
 MAX_BODY_BYTES = 1024 * 1024  # four times the largest text, for escapes and the other fields
 MAX_TEXT_BYTES = 256 * 1024
+MAX_DROPPED_BYTES = 4 * MAX_BODY_BYTES  # of a body that is refused; see _drop
+DROP_S = 2.0  # and for so long; a slow sender may lose the answer
 MAX_ERRORS = 10  # more would not help anybody to correct a request
 
 M = TypeVar("M", bound=BaseModel)
@@ -27,15 +31,33 @@ async def read_body(request: Request) -> bytes:
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+        if "expect" not in request.headers:  # who asks first has sent nothing yet
+            await _drop(request.stream())
         raise _too_large()
     chunks: list[bytes] = []
     size_bytes = 0
-    async for chunk in request.stream():
+    body = request.stream()
+    async for chunk in body:
         size_bytes += len(chunk)
         if size_bytes > MAX_BODY_BYTES:
+            await _drop(body)
             raise _too_large()
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _drop(body: AsyncIterator[bytes]) -> None:
+    """Read on for a while and keep nothing.
+
+    A connection that is closed while its peer still sends is reset, and the answer is lost with it.
+    """
+    dropped_bytes = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DROP_S):
+            async for chunk in body:
+                dropped_bytes += len(chunk)
+                if dropped_bytes > MAX_DROPPED_BYTES:
+                    return
 
 
 async def read_model(request: Request, model: type[M]) -> M:

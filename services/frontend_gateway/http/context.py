@@ -9,16 +9,30 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from libs.catalogue import Catalogue
 from libs.clock import Clock
 from libs.telemetry.metrics import Metrics
+from libs.telemetry.names import TENANT_ID, request_span
 from libs.telemetry.tracing import Tracing
+from schemas.envelope import Event
+from services.frontend_gateway.core.answers import refusal
+from services.frontend_gateway.core.asking import Origin
 from services.frontend_gateway.core.cursors import uuid_of
 from services.frontend_gateway.core.problems import FieldError, Problem, not_found
 from services.frontend_gateway.core.turns import TurnView
 from services.frontend_gateway.door import Door
 from services.frontend_gateway.http.rights import Doorkeeper
 from services.frontend_gateway.hub import Hub
-from services.frontend_gateway.ports import Caller, Store
+from services.frontend_gateway.ports import Caller, ConversationView, Outcome, Store
+from services.frontend_gateway.watching import Watchers
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPolicy:
+    """The system policy of tenants that set none, as context_assembly has it from the settings."""
+
+    text: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,7 @@ class Context:
     """The parts that routes work with.
 
     Attributes:
+        catalogue: Bounds instructions by the sections of the models.
         max_streams_per_key: Open streams that one API key may have.
         random_bytes: For session tokens.
     """
@@ -33,6 +48,9 @@ class Context:
     store: Store
     door: Door
     hub: Hub
+    watchers: Watchers
+    catalogue: Catalogue
+    policy: SettingsPolicy
     doorkeeper: Doorkeeper
     clock: Clock
     metrics: Metrics
@@ -53,8 +71,71 @@ class Context:
             raise not_found()
         return turn
 
+    async def visible_conversation(self, caller: Caller, text: str) -> ConversationView:
+        """The conversation that a path names, if it belongs to the caller's principal.
 
-def id_in_path(text: str, name: Literal["turn_id", "conversation_id"]) -> UUID:
+        Raises:
+            Problem: ``not-found``, the same for unknown, foreign and deleted.
+        """
+        wanted = id_in_path(text, "conversation_id")
+        found = await self.store.conversation(caller.tenant_id, caller.principal_id, wanted)
+        if found is None:
+            raise not_found()
+        return found
+
+    def origin(self, caller: Caller, traceparent: str | None = None) -> Origin:
+        """Who asks, with a fresh id."""
+        return Origin(
+            tenant_id=caller.tenant_id,
+            principal_id=caller.principal_id,
+            request_id=self.clock.new_id(),
+            at=self.clock.now(),
+            traceparent=traceparent,
+        )
+
+    async def ask(
+        self,
+        request: Request,
+        caller: Caller,
+        *,
+        about: tuple[str, UUID],
+        make: Callable[[Origin], Event[Any]],
+    ) -> Outcome:
+        """Ask ingestion for something, inside a span of this request.
+
+        Args:
+            about: The route's template, and the turn or conversation whose trace it joins.
+            make: Builds what is asked from who asks.
+
+        Raises:
+            Problem: It was refused, or nothing was decided in time.
+        """
+        route, joins = about
+        with self.tracing.span(
+            request_span(request.method, route),
+            kind="server",
+            parent_traceparent=request.headers.get("traceparent"),
+            turn_id=joins,
+            attributes={TENANT_ID: str(caller.tenant_id)},
+        ) as span:
+            outcome = await self.door.ask(make(self.origin(caller, span.traceparent)))
+        check_accepted(outcome)
+        return outcome
+
+
+def check_accepted(outcome: Outcome) -> bool:
+    """Whether the request was a repeat; raises where it was refused.
+
+    Raises:
+        Problem: What the refusal means for the client.
+    """
+    problem = refusal(outcome.decision, outcome.problem)
+    if problem is not None:
+        raise problem
+    return outcome.decision == "replayed"
+
+
+def id_in_path(text: str, name: Literal["turn_id", "conversation_id", "message_id"]) -> UUID:
     """An id that stands in a path.
 
     Raises:

@@ -1,6 +1,5 @@
 """Routes of conversations and their messages."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,26 +11,46 @@ from starlette.types import Receive, Scope, Send
 from libs import ids
 from libs.telemetry.names import TENANT_ID, TURN_ID, request_span
 from services.frontend_gateway.core import turns
-from services.frontend_gateway.core.answers import cut, iso, listed, refusal
+from services.frontend_gateway.core.answers import cut, iso, listed
 from services.frontend_gateway.core.asking import (
-    Origin,
     Said,
     Wanted,
     conversation_of,
     create_requested,
+    delete_requested,
+    restore_requested,
     turn_requested,
+    update_requested,
 )
-from services.frontend_gateway.core.cursors import page
-from services.frontend_gateway.core.keys import idempotency_key
-from services.frontend_gateway.core.problems import Problem, not_found
-from services.frontend_gateway.core.turns import TurnView
-from services.frontend_gateway.http.bodies import check_text, read_counted
-from services.frontend_gateway.http.context import Context, id_in_path, json_response, wants_stream
-from services.frontend_gateway.http.models import ConversationBody, MessageBody, Options
+from services.frontend_gateway.core.cursors import check_names, page, searched, uuid_of
+from services.frontend_gateway.core.evidence import BranchView
+from services.frontend_gateway.core.problems import FieldError, Problem, not_found
+from services.frontend_gateway.http.accepted import (
+    REPLAYED,
+    accepted_response,
+    key_of,
+    options_of,
+    turn_headers,
+    turn_of,
+)
+from services.frontend_gateway.http.bodies import check_text, read_counted, read_model
+from services.frontend_gateway.http.context import (
+    Context,
+    check_accepted,
+    id_in_path,
+    json_response,
+    wants_stream,
+)
+from services.frontend_gateway.http.models import (
+    ConversationBody,
+    ConversationUpdateBody,
+    MessageBody,
+)
 from services.frontend_gateway.http.streams import check_room, serve
 from services.frontend_gateway.ports import Caller, ConversationView, MessageView, Outcome
 
-REPLAYED = {"Idempotent-Replayed": "true"}
+CONVERSATION = "/v1/conversations/{conversation_id}"
+RESTORE = f"{CONVERSATION}/restore"
 POST_MESSAGE = "/v1/conversations/{conversation_id}/messages"
 
 
@@ -45,16 +64,16 @@ class ConversationRoutes:
         """Make a conversation, and ask for the answer to its first message."""
         context = self._context
         caller, _ = await context.doorkeeper.admit(request, "chat")
-        key = _key(request, required=False)
+        key = key_of(request, required=False)
         body, nul_removed = await read_counted(request, ConversationBody)
         first = None
         if body.message is not None:
-            key = _key(request, required=True)
+            key = key_of(request, required=True)
             check_text(body.message.content, "/message/content")
-            options = _options(body.message.options)
+            options = options_of(body.message.options)
             first = Said(body.message.content, options=options, nul_removed=nul_removed)
         wanted = Wanted(body.title, body.policy, body.model, body.time_zone, first)
-        origin = _origin(context, caller)
+        origin = context.origin(caller)
         conversation = conversation_of(origin, key)
         turn_id = None
         if first is not None and key is not None:
@@ -68,14 +87,15 @@ class ConversationRoutes:
         ) as span:
             origin = replace(origin, traceparent=span.traceparent)
             outcome = await context.door.ask(create_requested(origin, key, wanted))
-        return _created(_decided(outcome), outcome, caller)
+        return _created(check_accepted(outcome), outcome, caller)
 
     async def all(self, request: Request) -> Response:
         """A page of the caller's conversations."""
         caller, _ = await self._context.doorkeeper.admit(request, "read")
-        wanted = page(request.query_params, default_order="desc")
+        query = request.query_params
+        wanted = page(query, default_order="desc", beside=("query",))
         rows = await self._context.store.conversations(
-            caller.tenant_id, caller.principal_id, wanted
+            caller.tenant_id, caller.principal_id, wanted, searched(query)
         )
         shown, has_more = cut(rows, wanted)
         return json_response(listed([_conversation(row) for row in shown], has_more=has_more))
@@ -88,10 +108,11 @@ class ConversationRoutes:
     async def messages(self, request: Request) -> Response:
         """A page of a conversation's messages; a running answer with what is stored of it."""
         caller, _ = await self._context.doorkeeper.admit(request, "read")
-        wanted = page(request.query_params, default_order="asc")
+        wanted = page(request.query_params, default_order="asc", beside=("branch",))
+        branch = _branch_in(request)
         conversation = await self._visible(request, caller)
         rows = await self._context.store.messages(
-            caller.tenant_id, caller.principal_id, conversation.id, wanted
+            caller.tenant_id, caller.principal_id, conversation.id, wanted, branch
         )
         shown, has_more = cut(rows, wanted)
         running = [row.turn_id for row in shown if _is_running(row)]
@@ -99,7 +120,7 @@ class ConversationRoutes:
         data = []
         for row in shown:
             checkpoint = stored.get(row.turn_id) if _is_running(row) else None
-            data.append(_message(row, checkpoint.text if checkpoint else row.content))
+            data.append(_message(conversation, row, checkpoint.text if checkpoint else row.content))
         return json_response(listed(data, has_more=has_more))
 
     async def nameless(self, request: Request) -> Response:
@@ -108,14 +129,68 @@ class ConversationRoutes:
         id_in_path("", "conversation_id")
         raise not_found()
 
-    async def _visible(self, request: Request, caller: Caller) -> ConversationView:
-        wanted = id_in_path(request.path_params["conversation_id"], "conversation_id")
-        found = await self._context.store.conversation(
-            caller.tenant_id, caller.principal_id, wanted
+    async def branches(self, request: Request) -> Response:
+        """The branches of a conversation, oldest first."""
+        caller, _ = await self._context.doorkeeper.admit(request, "read")
+        check_names(request.query_params, ())
+        conversation = await self._visible(request, caller)
+        rows = await self._context.store.branches(
+            caller.tenant_id, caller.principal_id, conversation.id
         )
-        if found is None:
-            raise not_found()
-        return found
+        return json_response(listed([_branch(row) for row in rows], has_more=False))
+
+    async def update(self, request: Request) -> Response:
+        """Rename a conversation, or give it another policy."""
+        context = self._context
+        caller, _ = await context.doorkeeper.admit(request, "chat")
+        wanted = _conversation_in(request)
+        body = await read_model(request, ConversationUpdateBody)
+        if body.title is None and body.policy is None:
+            error = FieldError("", "name a title or a policy")
+            raise Problem("validation-error", "There is nothing to change.", errors=(error,))
+        await context.ask(
+            request,
+            caller,
+            about=(CONVERSATION, wanted),
+            make=lambda origin: update_requested(
+                origin, wanted, title=body.title, policy=body.policy
+            ),
+        )
+        return json_response(_conversation(await self._visible(request, caller)))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a conversation: gone at once, and for good after a while."""
+        context = self._context
+        caller, _ = await context.doorkeeper.admit(request, "chat")
+        wanted = _conversation_in(request)
+        await context.ask(
+            request,
+            caller,
+            about=(CONVERSATION, wanted),
+            make=lambda origin: delete_requested(origin, wanted),
+        )
+        return Response(status_code=204)
+
+    async def restore(self, request: Request) -> Response:
+        """Bring a deleted conversation back, as long as it is not purged."""
+        context = self._context
+        caller, _ = await context.doorkeeper.admit(request, "chat")
+        wanted = _conversation_in(request)
+        await context.ask(
+            request,
+            caller,
+            about=(RESTORE, wanted),
+            make=lambda origin: restore_requested(origin, wanted),
+        )
+        return json_response(_conversation(await self._visible(request, caller)))
+
+    async def _visible(self, request: Request, caller: Caller) -> ConversationView:
+        text = request.path_params["conversation_id"]
+        return await self._context.visible_conversation(caller, text)
+
+
+def _conversation_in(request: Request) -> UUID:
+    return id_in_path(request.path_params["conversation_id"], "conversation_id")
 
 
 class PostMessage:
@@ -130,7 +205,7 @@ class PostMessage:
         request = Request(scope, receive)
         caller, proof = await context.doorkeeper.admit(request, "chat")
         conversation = id_in_path(request.path_params["conversation_id"], "conversation_id")
-        key = _key(request, required=True) or ""
+        key = key_of(request, required=True) or ""
         body, nul_removed = await read_counted(request, MessageBody)
         check_text(body.content, "/content")
         is_streamed = wants_stream(request)
@@ -138,9 +213,9 @@ class PostMessage:
             check_room(context, caller)  # before anything is asked for
         said = _said(body, nul_removed)
         outcome = await self._ask(request, caller, conversation, (key, said))
-        is_replay = _decided(outcome)
-        turn = _turn_of(outcome, caller, said.options)
-        headers = {"Location": f"/v1/turns/{turn.id}", **(REPLAYED if is_replay else {})}
+        is_replay = check_accepted(outcome)
+        turn = turn_of(outcome, caller, said.options)
+        headers = turn_headers(turn, outcome)
         if is_streamed:
             if is_replay or turn.has_ended:  # its end stands in its row, not in the outcome
                 turn = await context.visible_turn(caller, str(turn.id))
@@ -149,8 +224,7 @@ class PostMessage:
                 context, turn, None, by=(caller, proof), connection=connection, headers=headers
             )
             return
-        answer = turns.accepted(turn, outcome.request_id)
-        await json_response(answer, 200 if is_replay else 202, headers)(scope, receive, send)
+        await accepted_response(turn, outcome)(scope, receive, send)
 
     async def _ask(
         self, request: Request, caller: Caller, conversation: UUID, asked: tuple[str, Said]
@@ -165,22 +239,8 @@ class PostMessage:
             turn_id=turn_id,
             attributes={TENANT_ID: str(caller.tenant_id), TURN_ID: str(turn_id)},
         ) as span:
-            origin = replace(_origin(context, caller), traceparent=span.traceparent)
+            origin = replace(context.origin(caller), traceparent=span.traceparent)
             return await context.door.ask(turn_requested(origin, conversation, key, said))
-
-
-def _key(request: Request, *, required: bool) -> str | None:
-    return idempotency_key(request.headers.getlist("idempotency-key"), required=required)
-
-
-def _origin(context: Context, caller: Caller) -> Origin:
-    return Origin(
-        tenant_id=caller.tenant_id,
-        principal_id=caller.principal_id,
-        request_id=context.clock.new_id(),
-        at=context.clock.now(),
-        traceparent=None,
-    )
 
 
 def _said(body: MessageBody, nul_removed: int) -> Said:
@@ -189,40 +249,9 @@ def _said(body: MessageBody, nul_removed: int) -> Said:
         policy=body.policy,
         parent=body.parent,
         model=body.model,
-        options=_options(body.options),
+        options=options_of(body.options),
         time_zone=body.time_zone,
         nul_removed=nul_removed,
-    )
-
-
-def _options(options: Options | None) -> Mapping[str, Any] | None:
-    return None if options is None else options.model_dump(mode="json", exclude_none=True)
-
-
-def _decided(outcome: Outcome) -> bool:
-    """Whether the request was a repeat; raises where it was refused."""
-    problem = refusal(outcome.decision, outcome.problem)
-    if problem is not None:
-        raise problem
-    return outcome.decision == "replayed"
-
-
-def _turn_of(outcome: Outcome, caller: Caller, options: Mapping[str, Any] | None) -> TurnView:
-    """The turn as its outcome row shows it.
-
-    Raises:
-        Problem: The row names no turn, so somebody else decided about another kind of request.
-    """
-    if outcome.turn_id is None or outcome.conversation_id is None or outcome.seq is None:
-        raise Problem("internal-error", "The request was decided, but its turn cannot be read.")
-    return TurnView(
-        id=outcome.turn_id,
-        tenant_id=caller.tenant_id,
-        conversation_id=outcome.conversation_id,
-        principal_id=caller.principal_id,
-        status=outcome.status or "pending",
-        seq=outcome.seq,
-        options=options,
     )
 
 
@@ -234,7 +263,7 @@ def _created(is_replay: bool, outcome: Outcome, caller: Caller) -> Response:  # 
         "created_at": None if outcome.created_at is None else iso(outcome.created_at),
     }
     if outcome.turn_id is not None:
-        body["turn"] = turns.accepted(_turn_of(outcome, caller, None), outcome.request_id)
+        body["turn"] = turns.accepted(turn_of(outcome, caller, None), outcome.request_id)
     headers = {"Location": f"/v1/conversations/{outcome.conversation_id}"}
     if is_replay:
         headers |= REPLAYED
@@ -256,7 +285,35 @@ def _is_running(row: MessageView) -> bool:
     return row.role == "assistant" and row.status not in turns.TERMINAL
 
 
-def _message(row: MessageView, content: str) -> dict[str, Any]:
+def _branch_in(request: Request) -> UUID | None:
+    """The branch whose messages are listed; None for the one that is continued."""
+    text = request.query_params.get("branch")
+    if text is None:
+        return None
+    found = uuid_of(text)
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _branch(row: BranchView) -> dict[str, Any]:
+    return {
+        "id": str(row.id),
+        "kind": row.kind,
+        "parent_branch_id": _text(row.parent_branch_id),
+        "fork_seq": row.fork_seq,
+        "is_active": row.is_active,
+        "first_turn_id": _text(row.first_turn_id),
+        "last_turn_id": _text(row.last_turn_id),
+        "created_at": iso(row.created_at),
+    }
+
+
+def _text(id_: UUID | None) -> str | None:
+    return None if id_ is None else str(id_)
+
+
+def _message(conversation: ConversationView, row: MessageView, content: str) -> dict[str, Any]:
     return {
         "id": str(row.id),
         "role": row.role,
@@ -265,5 +322,8 @@ def _message(row: MessageView, content: str) -> dict[str, Any]:
         "status": row.status,
         "reason": row.reason,
         "turn_id": str(row.turn_id),
+        "branch_id": str(row.branch_id or conversation.id),
+        "supersedes": _text(row.supersedes),
+        "kind": row.kind,
         "created_at": iso(row.created_at),
     }

@@ -1,13 +1,14 @@
 """What surrounds every request: host check, request id, headers, time taken, errors as problems."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from libs.clock import Clock
@@ -150,14 +151,24 @@ async def on_problem(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """What routing raises: no such path, no such method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers: Mapping[str, str] = (error.headers or {}) if isinstance(error, HTTPException) else {}
     if status == 405:  # noqa: PLR2004 -- RFC 9110
+        headers = {"Allow": ", ".join(_methods_of(request))}
         detail = f"This path does not know {request.method}. The header Allow lists what it knows."
         return problem_response(request, Problem("method-not-allowed", detail, headers=headers))
     if status == 404:  # noqa: PLR2004 -- RFC 9110
         detail = "There is no such path. /openapi.json lists all."
         return problem_response(request, Problem("not-found", detail))
     return problem_response(request, _our_mistake())
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What a path knows: several routes may share it, and the router tells of the first alone."""
+    path = request.scope["path"]
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.path_regex.match(path):
+            found |= route.methods or set()
+    return sorted(found)
 
 
 async def on_chat_error(request: Request, error: Exception) -> Response:

@@ -13,12 +13,16 @@ from schemas.requests import (
     Policy,
 )
 from schemas.usage import Usage
+from services.frontend_gateway.core.differences import Pattern
 
 TurnStatus = Literal[
     "pending", "generating", "waiting_for_tool", "completed", "partial", "failed", "cancelled"
 ]
 MAX_OUTPUT_TOKENS = 1_000_000  # above every model's window; the catalogue decides what is possible
 LONGEST_GRACE_S = 3_600
+MAX_EXPLAINED_BYTES = 8 * 1024  # a sentence is enough to find a text; searching costs by its length
+
+TurnKind = Literal["message", "edit", "regenerate", "continue"]
 
 
 class _Asked(BaseModel):
@@ -81,6 +85,81 @@ class ConversationBody(_Asked):
     time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
 
 
+class EditBody(_Asked):
+    """A message that is said again in other words."""
+
+    content: str = Field(
+        min_length=1,
+        description="As of a message.",
+        examples=["When does the last ferry leave?"],
+    )
+    policy: Policy | None = Field(
+        default=None, description="What happens while a turn of the branch runs."
+    )
+    model: str | None = Field(default=None, min_length=1, max_length=MAX_MODEL_CHARACTERS)
+    options: Options | None = None
+    time_zone: str | None = Field(default=None, max_length=MAX_TIME_ZONE_CHARACTERS)
+
+
+class AnswerBody(_Asked):
+    """How an answer is made again or continued; an empty object takes what the conversation has."""
+
+    policy: Policy | None = None
+    model: str | None = Field(default=None, min_length=1, max_length=MAX_MODEL_CHARACTERS)
+    options: Options | None = None
+
+
+class ConversationUpdateBody(_Asked):
+    """What is changed of a conversation; at least one of both."""
+
+    title: str | None = Field(default=None, max_length=MAX_TITLE_CHARACTERS)
+    policy: Policy | None = None
+
+
+class ExplainBody(_Asked):
+    """What is looked for in a turn's plan: a text, or a message. One of both."""
+
+    text: str | None = Field(
+        default=None,
+        min_length=1,
+        description=f"At most {MAX_EXPLAINED_BYTES} bytes of UTF-8.",
+    )
+    message_id: UUID | None = Field(default=None, strict=False)
+    step: int | None = Field(
+        default=None, ge=1, le=9_999, description="Which step's plan; left out: the last one."
+    )
+
+
+class InstructionsBody(_Asked):
+    """The operator's texts for a tenant; what is left out stays, an empty one is taken back."""
+
+    system_policy: str | None = None
+    workspace: str | None = None
+
+
+class ConversationInstructionsBody(_Asked):
+    """The operator's text for one conversation; an empty one is taken back."""
+
+    workspace: str
+
+
+class CapturePostureBody(_Asked):
+    """Whose payloads are kept for a while."""
+
+    posture: Literal["none", "failures"] = Field(
+        description="none keeps nothing and deletes what was kept; failures keeps what went wrong."
+    )
+    sampled_per_mille: int = Field(
+        default=0, ge=0, le=1_000, description="Of 1,000 turns that went well, how many are kept."
+    )
+
+
+class CaptureFlagBody(_Asked):
+    """Whether all payloads of a conversation are kept for a while."""
+
+    enabled: bool
+
+
 class LoginBody(_Asked):
     """Exchanges an API key for a browser session."""
 
@@ -94,8 +173,13 @@ class AcceptedTurn(BaseModel):
     turn_id: UUID
     user_message_id: UUID
     assistant_message_id: UUID
-    seq: int = Field(description="Of the user message; the answer has the next number.")
+    seq: int = Field(description="The answer has the next number.")
     status: TurnStatus
+    kind: TurnKind
+    branch_id: UUID
+    queue_position: int | None = Field(
+        description="Open turns of its branch ahead of it; null once it has ended."
+    )
     stream_url: str
     request_id: UUID
 
@@ -131,6 +215,9 @@ class Message(BaseModel):
     status: TurnStatus
     reason: str | None
     turn_id: UUID
+    branch_id: UUID
+    supersedes: UUID | None = Field(description="The message that it was said instead of.")
+    kind: TurnKind = Field(description="Of its turn.")
     created_at: datetime
 
 
@@ -153,17 +240,41 @@ class MessageList(_List):
     data: list[Message]
 
 
+class Branch(BaseModel):
+    """A line of a conversation: what stands on it is its parent's below fork_seq, then its own."""
+
+    id: UUID
+    kind: Literal["main", "sibling"]
+    parent_branch_id: UUID | None
+    fork_seq: int | None
+    is_active: bool = Field(description="A message without a parent goes here.")
+    first_turn_id: UUID | None
+    last_turn_id: UUID | None
+    created_at: datetime
+
+
+class BranchList(_List):
+    """All branches of a conversation, at most 200, oldest first."""
+
+    data: list[Branch]
+
+
 class Turn(BaseModel):
     """The record of a turn, without its text."""
 
     id: UUID
     object: Literal["turn"] = "turn"
     conversation_id: UUID
+    kind: TurnKind
+    branch_id: UUID
+    parent_turn_id: UUID | None
     user_message_id: UUID
     assistant_message_id: UUID
     seq: int
     status: TurnStatus
     reason: str | None
+    queue_position: int | None
+    cancel_requested: bool
     policy: Policy | None
     model: str | None
     length: int | None = Field(description="Bytes of the answer in UTF-8, once it has ended.")
@@ -185,6 +296,9 @@ class StepPlan(BaseModel):
     plan: dict[str, Any] = Field(
         description="Ordered blocks, exclusions with reason, budgets and the payload's fingerprint."
     )
+    invariant: str | None = Field(
+        description="The rule that the plan breaks: it was never sent, and the turn failed."
+    )
 
 
 class TurnPlan(BaseModel):
@@ -194,6 +308,131 @@ class TurnPlan(BaseModel):
     turn_id: UUID
     conversation_id: UUID
     steps: list[StepPlan]
+
+
+class VanishedMessage(BaseModel):
+    """A message that the earlier plan shows and the later one does not."""
+
+    id: UUID
+    reason: str = Field(description="deleted, superseded, budget, other_branch, later, not_found…")
+
+
+class PlanDiff(BaseModel):
+    """What the plan of a turn shows beside, and no longer, than that of an earlier one."""
+
+    object: Literal["plan_diff"] = "plan_diff"
+    turn_id: UUID
+    against: UUID
+    pattern: Pattern = Field(description="The worst of what is seen.")
+    patterns: list[Pattern]
+    is_healthy: bool = Field(description="Growth, and nothing gone without a good reason.")
+    line: str = Field(description="The same for a person.")
+    added: list[UUID]
+    vanished: list[VanishedMessage]
+    twice: list[UUID]
+    foreign: list[UUID]
+    swapped: list[UUID]
+    stale: list[str] = Field(description="Messages and instructions in an older version.")
+
+
+class SectionBudget(BaseModel):
+    """Tokens of a section at that time."""
+
+    before: int = Field(description="Open to it when it was filled.")
+    used: int
+    after: int
+
+
+class Explanation(BaseModel):
+    """Whether the model was shown something: what is absent was not ignored."""
+
+    object: Literal["explanation"] = "explanation"
+    turn_id: UUID
+    verdict: Literal["present", "absent"]
+    block: int | None = Field(description="Which block it is, from 1; null where absent.")
+    to_block: int | None = Field(
+        description="The last block that a text runs over; the same where one holds it whole."
+    )
+    of: int = Field(description="Blocks of the plan.")
+    block_id: str | None
+    token_offset: int | None = Field(description="Tokens of all blocks before it.")
+    of_tokens: int = Field(description="Tokens of the plan.")
+    trust: str | None = Field(description="Whose words it is.")
+    section: str
+    message_id: UUID | None = Field(description="The message that is, or would be, shown.")
+    reason: str | None = Field(
+        description="Why it is absent: not_stored, deleted, superseded, later, budget…"
+    )
+    budget: SectionBudget | None
+    also_in: list[str] = Field(description="Further blocks that hold it.")
+
+
+class ChangedBlock(BaseModel):
+    """A block whose text is no longer the one that was sent."""
+
+    id: str
+    why: Literal["deleted", "text_changed", "missing"]
+
+
+class Replay(BaseModel):
+    """The payload of a step, made again from what is stored."""
+
+    object: Literal["replay"] = "replay"
+    turn_id: UUID
+    step_no: int
+    fingerprint_sent: str
+    fingerprint_now: str | None
+    equal: bool
+    changed: list[ChangedBlock]
+
+
+class Instruction(BaseModel):
+    """A text of the operator's, as it is current; plans name its version."""
+
+    text: str
+    version: int
+    set_at: datetime | None
+
+
+class Instructions(BaseModel):
+    """The texts of a tenant."""
+
+    object: Literal["instructions"] = "instructions"
+    system_policy: Instruction | None
+    workspace: Instruction | None
+
+
+class ConversationInstructions(BaseModel):
+    """The text of a conversation."""
+
+    object: Literal["instructions"] = "instructions"
+    workspace: Instruction | None
+
+
+class CapturePosture(BaseModel):
+    """What is kept of a tenant's payloads."""
+
+    object: Literal["capture_posture"] = "capture_posture"
+    posture: Literal["none", "failures"]
+    sampled_per_mille: int
+
+
+class CaptureFlag(BaseModel):
+    """Whether all payloads of a conversation are kept."""
+
+    object: Literal["capture_flag"] = "capture_flag"
+    enabled: bool
+
+
+class Capture(BaseModel):
+    """A payload as it was sent to the provider."""
+
+    object: Literal["capture"] = "capture"
+    turn_id: UUID
+    step_no: int
+    cause: str
+    captured_at: datetime
+    payload: str
 
 
 class WrongField(BaseModel):
@@ -224,4 +463,4 @@ class ProblemDocument(BaseModel):
 class Session(BaseModel):
     """What a browser session may do."""
 
-    scopes: list[Literal["chat", "read", "admin"]]
+    scopes: list[Literal["chat", "read", "admin", "captures"]]

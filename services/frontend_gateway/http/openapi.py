@@ -28,6 +28,9 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "assistant_message_id": _ANSWER,
             "seq": 1,
             "status": "generating",
+            "kind": "message",
+            "branch_id": _CONVERSATION,
+            "queue_position": 0,
             "stream_url": f"/v1/turns/{_TURN}/events",
             "request_id": "0192f0c1-7b60-7a11-8c3e-5d6f7a8b9c0d",
         },
@@ -49,11 +52,16 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "id": _TURN,
             "object": "turn",
             "conversation_id": _CONVERSATION,
+            "kind": "message",
+            "branch_id": _CONVERSATION,
+            "parent_turn_id": None,
             "user_message_id": _USER_MESSAGE,
             "assistant_message_id": _ANSWER,
             "seq": 1,
             "status": "completed",
             "reason": None,
+            "queue_position": None,
+            "cancel_requested": False,
             "policy": "serialize",
             "model": "smollm2",
             "length": 12,
@@ -73,6 +81,14 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         },
         "ConversationBody": {"title": "Ferry"},
         "MessageBody": {"content": "When does the ferry leave?"},
+        "EditBody": {"content": "When does the last ferry leave?"},
+        "AnswerBody": {},
+        "ConversationUpdateBody": {"title": "Ferry to the island"},
+        "ExplainBody": {"text": "last ferry"},
+        "InstructionsBody": {"workspace": "Times are local times of the harbour."},
+        "ConversationInstructionsBody": {"workspace": "Answer in one sentence."},
+        "CapturePostureBody": {"posture": "failures", "sampled_per_mille": 10},
+        "CaptureFlagBody": {"enabled": True},
         "LoginBody": {"key": "tw_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
         "ProblemDocument": {
             "type": "http://127.0.0.1:8080/problems/not-found",
@@ -97,6 +113,16 @@ STREAM_EXAMPLE = (
     '"cost_usd":null,"estimated":false}\n\n'
     'id: 2147483647-2\nevent: done\ndata: {"status":"completed","reason":null,"length":8,'
     '"sha256":"…"}\n\n'
+)
+
+
+ACTIVITY_EXAMPLE = (
+    "retry: 2000\n\n"
+    f'event: state\ndata: {{"branch_id":"{_CONVERSATION}","open":[],"last_turn_id":null}}\n\n'
+    f'event: turn_began\ndata: {{"turn_id":"{_TURN}","branch_id":"{_CONVERSATION}",'
+    '"status":"generating","queue_position":0,"kind":"message"}\n\n'
+    f'event: turn_ended\ndata: {{"turn_id":"{_TURN}","branch_id":"{_CONVERSATION}",'
+    '"status":"completed","reason":null}\n\n'
 )
 
 
@@ -128,6 +154,125 @@ _LIST = ("limit", "after", "before", "order")
 _WRITE = ("idempotency-key-invalid", "idempotency-key-reused", "payload-too-large",
           "unsupported-media", "validation-error", "dependency-unavailable")  # fmt: skip
 
+_ASKED = ("validation-error", "not-found")
+_BODY = ("unsupported-media", "payload-too-large", *_ASKED)
+_ANSWERED = (*_WRITE, "idempotency-key-missing", "not-found", "turn-in-progress", "quota-exceeded")
+_TURN_HEADERS: Mapping[int, Sequence[str]] = MappingProxyType(
+    {202: ("Location",), 200: ("Location", "Idempotent-Replayed")}
+)
+
+_CONVERSATION_PATH = "/v1/conversations/{conversation_id}"
+_TURN_PATH = "/v1/turns/{turn_id}"
+
+_MORE: Sequence[Operation] = (
+    Operation(
+        "patch", _CONVERSATION_PATH, "update_conversation",
+        "Rename a conversation, or give it another policy", "conversations",
+        {200: models.Conversation}, body=models.ConversationUpdateBody, problems=_BODY,
+    ),
+    Operation(
+        "delete", _CONVERSATION_PATH, "delete_conversation",
+        "Delete a conversation: gone at once, restorable for some minutes", "conversations",
+        {204: None}, problems=_ASKED,
+    ),
+    Operation(
+        "post", f"{_CONVERSATION_PATH}/restore", "restore_conversation",
+        "Bring a deleted conversation back", "conversations", {200: models.Conversation},
+        problems=(*_ASKED, "restore-expired"),
+    ),
+    Operation(
+        "get", f"{_CONVERSATION_PATH}/branches", "list_branches",
+        "List the branches of a conversation, oldest first", "conversations",
+        {200: models.BranchList}, problems=_ASKED,
+    ),
+    Operation(
+        "get", f"{_CONVERSATION_PATH}/events", "stream_conversation",
+        "Stream which turns of a conversation begin and end; begins with its state",
+        "conversations", {}, streams=(200,),
+        problems=(*_ASKED, "quota-exceeded", "admission-rejected"),
+    ),
+    Operation(
+        "patch", f"{_CONVERSATION_PATH}/messages/{{message_id}}", "edit_message",
+        "Say a message again in other words; the old one stays on its branch", "messages",
+        {202: models.AcceptedTurn, 200: models.AcceptedTurn}, body=models.EditBody,
+        parameters=("Idempotency-Key!", "traceparent"), problems=(*_ANSWERED, "not-editable"),
+        headers=_TURN_HEADERS,
+    ),
+    Operation(
+        "delete", f"{_CONVERSATION_PATH}/messages/{{message_id}}", "delete_message",
+        "Delete a message from lists, plans and streams", "messages", {204: None},
+        problems=(*_ASKED, "turn-in-progress"),
+    ),
+    Operation(
+        "post", f"{_TURN_PATH}/cancel", "cancel_turn", "Ask a turn to stop", "turns",
+        {202: models.Turn}, problems=(*_ASKED, "turn-already-terminal"),
+    ),
+    Operation(
+        "post", f"{_TURN_PATH}/regenerate", "regenerate_turn",
+        "Ask for another answer to the same question", "turns",
+        {202: models.AcceptedTurn, 200: models.AcceptedTurn}, body=models.AnswerBody,
+        parameters=("Idempotency-Key!", "traceparent"), problems=_ANSWERED,
+        headers=_TURN_HEADERS,
+    ),
+    Operation(
+        "post", f"{_TURN_PATH}/continue", "continue_turn",
+        "Ask for the rest of an unfinished answer", "turns",
+        {202: models.AcceptedTurn, 200: models.AcceptedTurn}, body=models.AnswerBody,
+        parameters=("Idempotency-Key!", "traceparent"), problems=(*_ANSWERED, "not-continuable"),
+        headers=_TURN_HEADERS,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/plan/diff", "diff_plans",
+        "Compare the plan of a turn with that of an earlier one", "evidence",
+        {200: models.PlanDiff}, parameters=("against", "step"), problems=_ASKED,
+    ),
+    Operation(
+        "post", f"{_TURN_PATH}/explain", "explain",
+        "Ask whether the model was shown a text or a message", "evidence",
+        {200: models.Explanation}, body=models.ExplainBody, problems=_BODY,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/replay", "replay",
+        "Make the payload again and compare it with what was sent", "evidence",
+        {200: models.Replay}, parameters=("step",), problems=_ASKED,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/captures", "read_capture",
+        "Read a captured payload; needs the scope captures, and leaves an audit row", "evidence",
+        {200: models.Capture}, parameters=("step",), problems=_ASKED,
+    ),
+    Operation(
+        "put", "/v1/capture", "set_capture_posture",
+        "Decide whose payloads of the tenant are kept for a while", "operating",
+        {200: models.CapturePosture}, body=models.CapturePostureBody, problems=_BODY,
+    ),
+    Operation(
+        "put", f"{_CONVERSATION_PATH}/capture", "flag_conversation",
+        "Keep the payloads of a conversation for a while", "operating",
+        {200: models.CaptureFlag}, body=models.CaptureFlagBody, problems=_BODY,
+    ),
+    Operation(
+        "get", "/v1/instructions", "get_instructions", "Read the tenant's instructions",
+        "operating", {200: models.Instructions},
+    ),
+    Operation(
+        "put", "/v1/instructions", "set_instructions", "Set the tenant's instructions",
+        "operating", {200: models.Instructions}, body=models.InstructionsBody,
+        problems=(*_BODY, "context-too-large"),
+    ),
+    Operation(
+        "get", f"{_CONVERSATION_PATH}/instructions", "get_conversation_instructions",
+        "Read the instructions of a conversation", "operating",
+        {200: models.ConversationInstructions}, problems=_ASKED,
+    ),
+    Operation(
+        "put", f"{_CONVERSATION_PATH}/instructions", "set_conversation_instructions",
+        "Set the instructions of a conversation", "operating",
+        {200: models.ConversationInstructions}, body=models.ConversationInstructionsBody,
+        problems=(*_BODY, "context-too-large"),
+    ),
+)  # fmt: skip
+
 OPERATIONS: Sequence[Operation] = (
     Operation(
         "post", "/v1/conversations", "create_conversation",
@@ -139,7 +284,7 @@ OPERATIONS: Sequence[Operation] = (
     ),
     Operation(
         "get", "/v1/conversations", "list_conversations", "List conversations, newest first",
-        "conversations", {200: models.ConversationList}, parameters=_LIST,
+        "conversations", {200: models.ConversationList}, parameters=(*_LIST, "query"),
         problems=("cursor-invalid", "validation-error"),
     ),
     Operation(
@@ -149,7 +294,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         "get", "/v1/conversations/{conversation_id}/messages", "list_messages",
         "List the messages of a conversation, oldest first", "messages",
-        {200: models.MessageList}, parameters=_LIST,
+        {200: models.MessageList}, parameters=(*_LIST, "branch"),
         problems=("not-found", "cursor-invalid", "validation-error"),
     ),
     Operation(
@@ -170,13 +315,14 @@ OPERATIONS: Sequence[Operation] = (
         "Stream a turn from the start, or from where a client stopped", "turns", {204: None},
         parameters=("Last-Event-ID", "after_entry"), streams=(200,),
         problems=("not-found", "cursor-invalid", "quota-exceeded", "validation-error",
-                  "admission-rejected"),
+                  "admission-rejected", "stream-expired"),
     ),
     Operation(
         "get", "/v1/turns/{turn_id}/plan", "get_plan",
         "Read what the model was shown, and what was left out and why", "turns",
-        {200: models.TurnPlan}, problems=("not-found", "validation-error"),
+        {200: models.TurnPlan}, parameters=("step",), problems=("not-found", "validation-error"),
     ),
+    *_MORE,
     Operation(
         "post", "/ui/login", "login", "Exchange an API key for a browser session", "pages",
         {200: models.Session}, body=models.LoginBody, is_public=True,
@@ -188,6 +334,8 @@ OPERATIONS: Sequence[Operation] = (
         problems=("forbidden",), is_public=True,
     ),
 )  # fmt: skip
+
+_TAGS = ("conversations", "messages", "turns", "evidence", "operating", "pages")
 
 _ALWAYS = ("unauthenticated", "forbidden", "misdirected-request", "internal-error",
            "dependency-unavailable")  # fmt: skip
@@ -201,6 +349,14 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
                "schema": {"type": "string", "format": "uuid"}},
     "order": {"in": "query", "description": "By time or by seq.",
               "schema": {"type": "string", "enum": ["asc", "desc"]}},
+    "query": {"in": "query", "description": "Only conversations whose title holds this, in letters "
+              "of any case.", "schema": {"type": "string", "maxLength": 200}},
+    "branch": {"in": "query", "description": "Whose path is listed; left out: the one that is "
+               "continued.", "schema": {"type": "string", "format": "uuid"}},
+    "step": {"in": "query", "description": "Which step of the turn, from 1.",
+             "schema": {"type": "integer", "minimum": 1, "maximum": 9999}},
+    "against": {"in": "query", "description": "The turn to compare with; left out: the one that "
+                "this one follows.", "schema": {"type": "string", "format": "uuid"}},
     "Idempotency-Key": {"in": "header", "description": "1 to 255 visible ASCII characters, quoted "
                         "or bare. The same key and content again is the same turn.",
                         "schema": {"type": "string"}, "example": "01J9Z4V5-ferry"},
@@ -232,7 +388,7 @@ def document() -> dict[str, Any]:
             "a request with the same Idempotency-Key is always safe.",
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name} for name in ("conversations", "messages", "turns", "pages")],
+        "tags": [{"name": name} for name in _TAGS],
         "paths": paths,
         "components": {
             "schemas": _schemas(),
@@ -305,7 +461,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
         if status in operation.streams:
             content["text/event-stream"] = {
                 "schema": {"type": "string"},
-                "example": STREAM_EXAMPLE,
+                "example": ACTIVITY_EXAMPLE if operation.tag == "conversations" else STREAM_EXAMPLE,
             }
         told[str(status)] = {
             "description": _DESCRIPTIONS[status],
@@ -334,7 +490,7 @@ _DESCRIPTIONS: Mapping[int, str] = {
     200: "Done, or done before.",
     201: "Created.",
     202: "Accepted: the turn is durable.",
-    204: "Nothing is left.",
+    204: "Done, or nothing is left.",
 }
 
 

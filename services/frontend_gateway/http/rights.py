@@ -16,12 +16,14 @@ MAX_CACHED = 10_000  # about 3 MB; above it the oldest are looked up again
 SESSION_COOKIE = "turnwire_session"
 MAX_COOKIE_CHARACTERS = 100
 
-Scope = Literal["chat", "read", "admin"]
-# What a scope allows beside itself: whoever may ask may read the answer.
+Scope = Literal["chat", "read", "admin", "captures"]
+# What a scope allows beside itself: whoever may ask may read the answer. Captured payloads are
+# whole prompts, so nothing but their own scope opens them.
 _GRANTED_BY: dict[Scope, frozenset[str]] = {
     "read": frozenset({"read", "chat", "admin"}),
     "chat": frozenset({"chat", "admin"}),
     "admin": frozenset({"admin"}),
+    "captures": frozenset({"captures"}),
 }
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -15,7 +15,7 @@ from services.frontend_gateway.core.following import Position
 from services.frontend_gateway.core.problems import Problem
 from services.frontend_gateway.core.turns import TurnView
 from services.frontend_gateway.http.context import Context
-from services.frontend_gateway.hub import Closing, Seat, SeatClosed
+from services.frontend_gateway.hub import Closing, SeatClosed
 from services.frontend_gateway.live_feed import Feed, locate
 from services.frontend_gateway.ports import Caller, Proof
 
@@ -42,12 +42,12 @@ class TurnEvents:
         context = self._context
         caller, proof = await context.doorkeeper.admit(request, "read")
         turn = await context.visible_turn(caller, request.path_params["turn_id"])
+        check_shown(turn)
         wanted = stream_position(
             request.headers.get("last-event-id"), request.query_params.get("after")
         )
         if scope["method"] == "HEAD":
-            await _Tap(send, STREAM_HEADERS).send(b"")
-            await send({"type": "http.response.body", "body": b""})
+            await answer_head(send)
             return
         if wanted is None:
             await serve(context, turn, None, by=(caller, proof), connection=(scope, receive, send))
@@ -92,8 +92,9 @@ async def serve(
     caller, proof = by
     scope, receive, send = connection
     check_room(context, caller)
+    check_shown(turn)
     abort: Callable[[], None] | None = scope.get(ABORT)
-    tap = _Tap(send, {**STREAM_HEADERS, **(headers or {})})
+    tap = Tap(send, {**STREAM_HEADERS, **(headers or {})})
 
     def on_close(why: Closing) -> None:
         if why is Closing.SLOW:
@@ -102,7 +103,7 @@ async def serve(
                 abort()
 
     async with context.hub.seat(turn, caller.key_id, proof, on_close) as seat:
-        watching = asyncio.create_task(_watch(receive, seat))
+        watching = asyncio.create_task(watch_client(receive, seat.close))
         feed = Feed(turn, position, seat=seat, hub=context.hub, reads=context.store)
         chunks = cast("AsyncGenerator[bytes, None]", feed.chunks())
         try:
@@ -111,14 +112,14 @@ async def serve(
                     await tap.send(chunk)
             await tap.end()
         except SeatClosed as closed:
-            await _closed(tap, closed.why)
+            await end_closed(tap, closed.why)
         except TimeoutError:
             seat.close(Closing.SLOW)
         finally:
             watching.cancel()
 
 
-class _Tap:
+class Tap:
     """The response, begun with the first chunk, so that errors before it are still problems."""
 
     def __init__(self, send: Send, headers: Mapping[str, str]) -> None:
@@ -127,6 +128,7 @@ class _Tap:
         self.is_open = False
 
     async def send(self, chunk: bytes) -> None:
+        """Send a chunk; the first one begins the response. ``TimeoutError`` if nobody takes it."""
         if not self.is_open:
             self.is_open = True
             raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
@@ -135,17 +137,44 @@ class _Tap:
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def end(self) -> None:
+        """Say that nothing follows."""
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _closed(tap: _Tap, why: Closing) -> None:
+async def end_closed(tap: Tap, why: Closing) -> None:
+    """End a stream that was closed before its last entry.
+
+    Raises:
+        Problem: Nothing was sent yet, so the client can still be told why.
+    """
     if why in (Closing.GONE, Closing.SLOW):
         return
     if tap.is_open:
-        await tap.end()  # the client comes back by itself: elsewhere, or to a 401
+        await tap.end()  # the client comes back by itself: elsewhere, or to a 401 or 410
         return
-    raise _stopping()
+    raise _expired() if why is Closing.DELETED else _stopping()
+
+
+def check_shown(turn: TurnView) -> None:
+    """Whether the turn's answer may be shown.
+
+    Raises:
+        Problem: ``stream-expired``: it was deleted, from memory and from the rows.
+    """
+    if turn.is_answer_deleted:
+        raise _expired()
+
+
+def _expired() -> Problem:
+    detail = "The answer was deleted, and its stream with it. Read the turn instead."
+    return Problem("stream-expired", detail)
+
+
+async def answer_head(send: Send) -> None:
+    """The headers of a stream, without it."""
+    await Tap(send, STREAM_HEADERS).send(b"")
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _stopping() -> Problem:
@@ -153,12 +182,12 @@ def _stopping() -> Problem:
     return Problem("admission-rejected", detail, retry_after_s=1)
 
 
-async def _watch(receive: Receive, seat: Seat) -> None:
-    """Close the seat when the client leaves; the turn goes on."""
+async def watch_client(receive: Receive, close: Callable[[Closing], None]) -> None:
+    """Close the stream when the client leaves; what it watches goes on."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            seat.close(Closing.GONE)
+            close(Closing.GONE)
             return
 
 
@@ -178,7 +207,8 @@ def check_room(context: Context, caller: Caller) -> None:
         context.metrics.admission_rejected_total.labels("shutting_down").inc()
         raise _stopping()
     limit = context.max_streams_per_key
-    if context.hub.streams_of(caller.key_id) < limit:
+    open_ = context.hub.streams_of(caller.key_id) + context.watchers.streams_of(caller.key_id)
+    if open_ < limit:
         return
     context.metrics.admission_rejected_total.labels("streams").inc()
     raise Problem(

@@ -30,7 +30,7 @@ create table api_keys (
     principal_id uuid not null,
     prefix text not null,
     hash bytea not null unique check (octet_length(hash) = 32),
-    scopes text[] not null check (scopes <@ array['chat', 'read', 'admin'] and cardinality(scopes) > 0),
+    scopes text[] not null check (scopes <@ array['chat', 'read', 'admin', 'captures'] and cardinality(scopes) > 0),
     created_at timestamptz not null,
     revoked_at timestamptz,
     foreign key (tenant_id, principal_id) references principals (tenant_id, id)

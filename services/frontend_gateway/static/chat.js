@@ -14,6 +14,8 @@ const REASONS = {
   max_tokens: "Stopped here: the answer reached its longest length.",
   content_filter: "Stopped here: the provider's filter ended it.",
   deadline: "Stopped: the time for this turn ran out.",
+  step_deadline: "Stopped: the time for this step ran out.",
+  idle_timeout: "Stopped: the model said nothing for too long.",
   context_too_large: "The message alone is larger than the model's window. Shorten it and send it again.",
   invariant: "The plan broke a rule, so nothing was sent to the model.",
   provider_refused: "The provider refused the request.",
@@ -22,6 +24,9 @@ const REASONS = {
   dead_lettered: "The turn could not be handled. An operator can see why.",
   internal: "Something went wrong here. Send the message again.",
   user: "You stopped this answer.",
+  no_subscriber: "Stopped: nobody was reading it any more.",
+  replaced: "Stopped: a newer message took its place.",
+  conversation_deleted: "Stopped: the conversation was deleted.",
 };
 
 const $ = (id) => document.getElementById(id);

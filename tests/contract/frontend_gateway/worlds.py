@@ -1,7 +1,7 @@
 """The same rows for the store in memory and for Postgres, written by whoever owns them."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -12,10 +12,12 @@ from libs.api_keys import hash_api_key, new_api_key, visible_prefix
 from libs.ids import message_id
 from schemas.streams import EntryId
 from schemas.usage import Usage
+from services.frontend_gateway.core.evidence import BranchView
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.memory import MemoryStore
 from services.frontend_gateway.ports import (
     Caller,
+    CaptureView,
     ConversationView,
     MessageView,
     Outcome,
@@ -24,6 +26,7 @@ from services.frontend_gateway.ports import (
 )
 
 AT = datetime(2026, 1, 31, 9, 40, tzinfo=UTC)
+FORKED_AT = AT + timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,38 @@ class World(Protocol):
 
     async def plan(self, tenant: UUID, turn: UUID, plan: dict[str, Any]) -> None:
         """The plan of a turn's first step."""
+        ...
+
+    async def delete_answer(self, tenant: UUID, turn: UUID) -> None:
+        """Delete the answer of a turn."""
+        ...
+
+    async def delete_conversation(self, tenant: UUID, conversation: UUID) -> None:
+        """Delete a conversation; it is not purged."""
+        ...
+
+    async def rename(self, conversation: UUID, title: str) -> None:
+        """Give a conversation another title."""
+        ...
+
+    async def fork(self, tenant: UUID, conversation: UUID, below: int) -> UUID:
+        """A branch of the main one that shows what stands below a number; it becomes active."""
+        ...
+
+    async def supersede(self, conversation: UUID, message: UUID, by: UUID) -> None:
+        """Let a message be one that was said again as another one."""
+        ...
+
+    async def rewrite(self, conversation: UUID, message: UUID, text: str) -> None:
+        """Change the stored text of a message, as no service ever does."""
+        ...
+
+    async def capture(self, tenant: UUID, turn: UUID, payload: bytes) -> None:
+        """A captured payload of the turn's first step, whose plan exists."""
+        ...
+
+    async def reads_of(self, turn: UUID) -> list[tuple[UUID, bool]]:
+        """Who read captures of a turn, and whether there was one."""
         ...
 
 
@@ -127,6 +162,9 @@ class MemoryWorld:
             view.title,
             view.policy,
             view.created_at,
+            user_message_id=row.user_message_id,
+            branch_id=row.stands_on,
+            kind=row.kind,
         )
 
     async def checkpoint(self, tenant: UUID, turn: UUID, text: str, upto: str) -> None:
@@ -136,6 +174,51 @@ class MemoryWorld:
     async def plan(self, tenant: UUID, turn: UUID, plan: dict[str, Any]) -> None:
         del tenant
         self._memory.plan_rows[turn] = [PlanView(uuid4(), 1, plan, AT)]
+
+    async def delete_answer(self, tenant: UUID, turn: UUID) -> None:
+        del tenant
+        row = self._memory.turn_rows[turn]
+        self._memory.turn_rows[turn] = replace(row, answer_deleted_at=AT)
+        self._memory.deleted_messages.add(row.assistant_message_id)
+
+    async def delete_conversation(self, tenant: UUID, conversation: UUID) -> None:
+        del tenant
+        self._memory.deleted_conversations.add(conversation)
+
+    async def rename(self, conversation: UUID, title: str) -> None:
+        owner, principal, view = self._memory.conversation_rows[conversation]
+        renamed = replace(view, title=title)
+        self._memory.conversation_rows[conversation] = (owner, principal, renamed)
+
+    async def fork(self, tenant: UUID, conversation: UUID, below: int) -> UUID:
+        del tenant
+        id_ = uuid4()
+        branch = BranchView(id_, "sibling", conversation, below, True, None, None, FORKED_AT)
+        self._memory.branch_rows.setdefault(conversation, []).append(branch)
+        owner, principal, view = self._memory.conversation_rows[conversation]
+        moved = replace(view, branch_id=id_)
+        self._memory.conversation_rows[conversation] = (owner, principal, moved)
+        return id_
+
+    async def supersede(self, conversation: UUID, message: UUID, by: UUID) -> None:
+        rows = self._memory.message_rows[conversation]
+        for place, row in enumerate(rows):
+            if row.id == by:
+                rows[place] = replace(row, supersedes=message)
+
+    async def rewrite(self, conversation: UUID, message: UUID, text: str) -> None:
+        rows = self._memory.message_rows[conversation]
+        for place, row in enumerate(rows):
+            if row.id == message:
+                rows[place] = replace(row, content=text)
+
+    async def capture(self, tenant: UUID, turn: UUID, payload: bytes) -> None:
+        del tenant
+        self._memory.capture_rows[turn] = [CaptureView(1, "failed", AT, payload)]
+
+    async def reads_of(self, turn: UUID) -> list[tuple[UUID, bool]]:
+        reads = self._memory.capture_reads
+        return [(reader.principal_id, found) for _, of, reader, found in reads if of == turn]
 
 
 class PostgresWorld:
@@ -183,7 +266,8 @@ class PostgresWorld:
             at,
         )
         await self._run(
-            "insert into ingestion.branches values (%s, %s, %s, 'main', %s)",
+            "insert into ingestion.branches (tenant_id, conversation_id, id, kind, created_at) "
+            "values (%s, %s, %s, 'main', %s)",
             tenant,
             conversation,
             conversation,
@@ -291,6 +375,83 @@ class PostgresWorld:
             json.dumps(plan),
             AT,
         )
+
+    async def delete_answer(self, tenant: UUID, turn: UUID) -> None:
+        del tenant
+        await self._run("update ingestion.turns set answer_deleted_at = %s where id = %s", AT, turn)
+        await self._run(
+            "update ingestion.messages set deleted_at = %s where id = %s",
+            AT,
+            message_id(turn, "assistant"),
+        )
+
+    async def delete_conversation(self, tenant: UUID, conversation: UUID) -> None:
+        del tenant
+        await self._run(
+            "update ingestion.conversations set deleted_at = %s, purge_at = %s where id = %s",
+            AT,
+            AT,
+            conversation,
+        )
+
+    async def rename(self, conversation: UUID, title: str) -> None:
+        await self._run(
+            "update ingestion.conversations set title = %s where id = %s", title, conversation
+        )
+
+    async def fork(self, tenant: UUID, conversation: UUID, below: int) -> UUID:
+        id_ = uuid4()
+        await self._run(
+            "insert into ingestion.branches (tenant_id, conversation_id, id, kind, created_at, "
+            "parent_branch_id, segments, below, is_plain) "
+            "values (%s, %s, %s, 'sibling', %s, %s, %s, %s, false)",
+            tenant,
+            conversation,
+            id_,
+            FORKED_AT,
+            conversation,
+            [id_, conversation],
+            [2**63 - 1, below],
+        )
+        await self._run(
+            "update ingestion.conversations set branch_id = %s where id = %s", id_, conversation
+        )
+        return id_
+
+    async def supersede(self, conversation: UUID, message: UUID, by: UUID) -> None:
+        await self._run(
+            "update ingestion.messages set supersedes = %s where conversation_id = %s and id = %s",
+            message,
+            conversation,
+            by,
+        )
+
+    async def rewrite(self, conversation: UUID, message: UUID, text: str) -> None:
+        await self._run(
+            "update ingestion.messages set text = %s where conversation_id = %s and id = %s",
+            text,
+            conversation,
+            message,
+        )
+
+    async def capture(self, tenant: UUID, turn: UUID, payload: bytes) -> None:
+        await self._run(
+            "insert into context_assembly.captures (tenant_id, step_id, turn_id, cause, payload, "
+            "captured_at) select %s, s.step_id, s.turn_id, 'failed', %s, %s "
+            "from context_assembly.steps s where s.turn_id = %s",
+            tenant,
+            payload,
+            AT,
+            turn,
+        )
+
+    async def reads_of(self, turn: UUID) -> list[tuple[UUID, bool]]:
+        cursor = await self._admin.execute(
+            b"select reader, found from context_assembly.capture_reads where turn_id = %s "
+            b"order by at",
+            (turn,),
+        )
+        return [(row[0], row[1]) for row in await cursor.fetchall()]
 
 
 def _turn(tenant: UUID, principal: UUID, conversation: UUID, seq: int, said: Said) -> TurnView:

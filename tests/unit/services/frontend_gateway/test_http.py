@@ -41,6 +41,9 @@ async def test_a_message_is_answered_with_the_identity_of_its_turn(rig: GatewayR
         "assistant_message_id",
         "seq",
         "status",
+        "kind",
+        "branch_id",
+        "queue_position",
         "stream_url",
         "request_id",
     ]

@@ -1,6 +1,7 @@
 """Streams over a real connection: complete, in order, once, whatever is lost on the way."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -489,6 +490,38 @@ async def test_a_turn_with_a_grace_period_is_reported_as_watched(rig: GatewayRig
         assert response.status_code == 200
         await asyncio.wait_for(_count(rig, turn, 1), 5)
     await asyncio.wait_for(_count(rig, turn, 0), 5)
+
+
+async def test_a_turn_is_watched_until_its_last_watcher_leaves_wherever_they_are(
+    rig: GatewayRig,
+) -> None:
+    turn = await rig.turn()
+    watched = replace(turn, options={"cancel_after_s": 5})
+    rig.store.turn_rows[turn.id] = watched
+    async with gateway_rig(beside=rig) as other:
+        here, too, there = [
+            asyncio.create_task(follow(gateway.client, turn.id)) for gateway in (rig, rig, other)
+        ]
+        await until(lambda: rig.gateway.hub.stream_count + other.gateway.hub.stream_count == 3)
+        await asyncio.wait_for(_count(rig, turn, 2), 5)
+        await leave(here)
+        await until(lambda: rig.gateway.hub.stream_count == 1)
+        assert await rig.live.watchers(turn.id) == 2, "one of two leaves this process"
+        await leave(too)
+        await asyncio.wait_for(_count(rig, turn, 1), 5)
+        again = asyncio.create_task(follow(rig.client, turn.id))
+        await asyncio.wait_for(_count(rig, turn, 2), 5)
+        await leave(there)
+        await asyncio.wait_for(_count(rig, turn, 1), 5)
+        await leave(again)
+        await asyncio.wait_for(_count(rig, turn, 0), 5)
+
+
+async def leave(following: "asyncio.Task[Copy]") -> None:
+    """Drop a client's connection."""
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
 
 
 async def _count(rig: GatewayRig, turn: TurnView, expected: int) -> None:
