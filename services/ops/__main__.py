@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from services.ops.cli import deployment, keys, stack, talking
+from services.ops.cli import deployment, evidence, keys, operating, stack, talking
 from services.ops.cli.command import app, split_everywhere
 from services.ops.failures import OURS, exit_code_of
 
@@ -19,7 +19,7 @@ def build() -> typer.Typer:
         "The backend behind stateful AI chats: one message is one turn, with one committed answer.",
         ("turnwire demo", "turnwire chat", "turnwire status", "turnwire doctor"),
     )
-    for group in (stack, talking, keys, deployment):
+    for group in (stack, talking, evidence, keys, operating, deployment):
         group.register(root)
     return root
 

@@ -97,6 +97,12 @@ class Gateway:
         """Any document that the gateway tells about itself or about a turn."""
         return await self._ask("GET", path)
 
+    async def ask(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None
+    ) -> Document:
+        """Any request that may be sent twice and is answered with a document."""
+        return await self._ask(method, path, body=None if body is None else dict(body))
+
     async def turn(self, turn_id: str) -> Document:
         """A turn's record."""
         return await self._ask("GET", f"/v1/turns/{turn_id}")

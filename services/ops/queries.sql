@@ -42,3 +42,13 @@ select n.nspname || '.' || c.relname as name
 select rolname as name from pg_roles
  where rolname like 'turnwire\_%%' and (rolsuper or rolbypassrls)
  order by 1
+
+-- name: archivable
+select tenant_id, conversation_id, below, messages
+  from ingestion.op_archivable(%(older_than_s)s::double precision, %(max_rows)s::int)
+
+-- name: archive
+select ingestion.op_archive(%(conversation)s::uuid, %(below)s::bigint, %(actor)s::text) as moved
+
+-- name: unarchive
+select ingestion.op_unarchive(%(conversation)s::uuid, %(actor)s::text) as moved

@@ -11,7 +11,7 @@ from services.ops.cli.command import DEFAULT_DATA_DIR, Command, DataDir, app, sc
 from services.ops.failures import CommandFailed, ExitCode
 from services.ops.screen import table
 
-SCOPES = ("chat", "read", "admin")
+SCOPES = ("chat", "read", "admin", "captures")
 
 keys_app = app(
     "keys",
@@ -42,7 +42,9 @@ def create(
     ] = "default",
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", help="chat, read or admin; repeat it. Default: chat and read."),
+        typer.Option(
+            "--scope", help="chat, read, admin or captures; repeat it. Default: chat and read."
+        ),
     ] = None,
     door: Annotated[
         bool, typer.Option("--door", help="A key that signs records of the request topic.")

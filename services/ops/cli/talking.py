@@ -2,22 +2,26 @@
 
 # ruff: noqa: PLC0415 -- what a command needs is imported when it runs, so that --help is quick
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from services.ops.cli.command import DEFAULT_DATA_DIR, Command, DataDir, GatewayUrl, app, screen_of
-from services.ops.failures import CommandFailed, ExitCode
-
-if TYPE_CHECKING:
-    from services.ops.gateway import Document
+from services.ops.cli.reaching import fetched, target
 
 turns_app = app(
     "turns",
     "Turns: one message and its one answer.",
-    ("turnwire turns show TURN_ID", "turnwire turns plan TURN_ID --json"),
+    (
+        "turnwire turns show TURN_ID",
+        "turnwire turns plan TURN_ID --json",
+        'turnwire turns explain TURN_ID "the ferry"',
+    ),
 )
+Step = Annotated[
+    int | None, typer.Option("--step", metavar="N", min=1, help="Which step; else the last.")
+]
 TurnId = Annotated[UUID, typer.Argument(metavar="TURN_ID", help="As the answer names it.")]
 
 
@@ -55,7 +59,7 @@ def chat(
     from services.ops.chat import ChatTarget
     from services.ops.chat import chat as run_chat
 
-    address, key = _target(data_dir, url)
+    address, key = target(data_dir, url)
     run_chat(screen, ChatTarget(address, key, None if resume is None else str(resume)))
 
 
@@ -70,7 +74,7 @@ def show(
     screen = screen_of(ctx)
     from services.ops.showing import turn_lines
 
-    turn = _fetched(f"/v1/turns/{turn_id}", data_dir, url)
+    turn = fetched(f"/v1/turns/{turn_id}", data_dir, url)
     screen.result(turn, turn_lines(screen, turn))
 
 
@@ -78,6 +82,9 @@ def plan(
     ctx: typer.Context,
     turn_id: TurnId,
     *,
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", min=1, help="Which step; else all.")
+    ] = None,
     url: GatewayUrl = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
@@ -85,7 +92,7 @@ def plan(
     screen = screen_of(ctx)
     from services.ops.showing import plan_lines
 
-    found = _fetched(f"/v1/turns/{turn_id}/plan", data_dir, url)
+    found = fetched(f"/v1/turns/{turn_id}/plan", data_dir, url, query={"step": step})
     screen.result(found, plan_lines(screen, found))
 
 
@@ -93,39 +100,4 @@ def openapi(
     ctx: typer.Context, *, url: GatewayUrl = None, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
     """Print the OpenAPI document of a running gateway."""
-    screen_of(ctx).document(_fetched("/openapi.json", data_dir, url))
-
-
-def _fetched(path: str, data_dir: DataDir, url: str | None) -> "Document":
-    import asyncio
-
-    from services.ops.gateway import Gateway
-
-    address, key = _target(data_dir, url)
-
-    async def fetched() -> "Document":
-        async with Gateway.opened(address, key) as gateway:
-            return await gateway.get(path)
-
-    return asyncio.run(fetched())
-
-
-def _target(data_dir: DataDir, url: str | None) -> tuple[str, str]:
-    """Where the gateway is, and the key for it."""
-    import os
-
-    from services.ops.configuration import ops_settings
-    from services.ops.data_folder import DataFolder
-
-    folder = DataFolder(data_dir)
-    settings = ops_settings(data_dir)
-    is_named = "TURNWIRE_URL" in os.environ
-    address = url or (settings.gateway_url if is_named else folder.url or settings.gateway_url)
-    key = settings.api_key.get_secret_value() if settings.api_key else folder.api_key
-    if not key:
-        msg = (
-            "There is no API key: TURNWIRE_API_KEY is not set and there is none in "
-            f"{folder.path}. Set it, or make one with `turnwire keys create`."
-        )
-        raise CommandFailed(msg, exit_code=ExitCode.USAGE)
-    return address.rstrip("/"), key
+    screen_of(ctx).document(fetched("/openapi.json", data_dir, url))

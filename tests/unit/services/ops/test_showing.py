@@ -18,7 +18,15 @@ TURN = {
     "created_at": "2026-01-01T10:00:00Z",
     "ended_at": "2026-01-01T10:00:01.500Z",
 }
-BLOCK = {"kind": "message", "role": "user", "trust": "user", "seq": 1, "tokens": 1_018, "id": "m1"}
+BLOCK = {
+    "kind": "message",
+    "layer": "history",
+    "role": "user",
+    "trust": "user",
+    "seq": 1,
+    "tokens": 1_018,
+    "id": "m1",
+}
 PLAN = {
     "steps": [
         {
@@ -58,9 +66,23 @@ def test_a_turn_that_runs_has_no_duration_and_no_empty_fact() -> None:
     assert not any("None" in line for line in lines)
 
 
+def test_a_plan_that_was_never_sent_says_so_first() -> None:
+    broken = {"steps": [{**PLAN["steps"][0], "invariant": "history_contiguous"}]}
+    assert "never sent: it breaks history_contiguous" in list(plan_lines(Screen(), broken))[1]
+
+
 def test_a_plan_shows_what_was_given_and_what_was_left_out_and_why() -> None:
     lines = list(plan_lines(Screen(), PLAN))
     assert lines[0] == "Step 1 uses 1 of 4 messages, 1,018 of 5,088 tokens, for small"
     assert "history   5,070  1,018  4,052" in lines
-    assert lines[-2].split() == ["included", "message", "user", "user", "1", "1,018", "m1"]
+    assert lines[-2].split() == [
+        "included",
+        "message",
+        "history",
+        "user",
+        "user",
+        "1",
+        "1,018",
+        "m1",
+    ]
     assert lines[-1].split() == ["budget", "m0"]
