@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -14,16 +15,38 @@ from uuid import UUID
 import aiohttp
 import orjson
 
+from tests.rig.asking import (
+    ANSWERS,
+    GONE,
+    REFUSALS,
+    is_refused,
+    looks,
+    slug_of,
+    wanted,
+    way,
+    wish,
+)
 from tests.rig.house import ApiKey
-from tests.rig.ledger import CANARY, Ledger, Post, Reply, StreamEvent, StreamLog, canary_of, marked
+from tests.rig.ledger import (
+    CANARY,
+    Act,
+    Ledger,
+    Post,
+    Reply,
+    StreamEvent,
+    StreamLog,
+    canary_of,
+    marked,
+)
 
 STORM = 20
 TIMEOUT = aiohttp.ClientTimeout(total=20, connect=3)
 STREAM_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=3, sock_read=40)
 RESPONSE_FAULTS = (aiohttp.ClientError, asyncio.TimeoutError, ConnectionError)
 RETRIED = frozenset({0, 409, 429, 500, 502, 503, 504})
-PROPER = frozenset({200, 201, 202, 204, 404, 409})
-"""Statuses of a request that was answered; 409 says that its twin is being decided."""
+PROPER = frozenset({200, 201, 202, 204, 404, 409, 410})
+"""Statuses of a request that was answered; 409 says that its twin is being decided, or
+that it does not go together with what else was done."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 2.0
 POLL_EVERY_S = 0.5
@@ -40,6 +63,9 @@ TERMINAL = frozenset({"completed", "partial", "failed", "cancelled"})
 AT_LENGTH = "at-length"
 """Asks the provider for an answer that is more than the buffers on the way can hold."""
 
+UNHURRIED = "unhurried"
+"""Asks it for a short answer that takes some seconds."""
+
 WORDS = ("quay", "öre", "tide", "salt", "夜の港", "ember", "north", "🙂", "linen", "Straße", "rope")
 
 
@@ -49,6 +75,7 @@ class LoadTurn:
 
     Attributes:
         due_s: When the schedule wanted it, whatever else was going on.
+        may_be_gone: Its client deletes something, so that its stream may be refused.
     """
 
     habit: str
@@ -57,6 +84,12 @@ class LoadTurn:
     accepted_s: float | None = None
     ended_s: float | None = None
     status: str | None = None
+    may_be_gone: bool = False
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether it was promised to be durable."""
+        return self.accepted_s is not None
 
 
 class Desk(Protocol):
@@ -65,10 +98,12 @@ class Desk(Protocol):
     Attributes:
         statuses: Answers by HTTP status; 0 is a broken connection.
         stare_s: Shortest and longest look of a dead reader.
+        pace: What the moments are multiplied with at which something is done to a turn.
     """
 
     statuses: Counter[int]
     stare_s: tuple[float, float]
+    pace: float
 
     def now_s(self) -> float:
         """Seconds since the run's start."""
@@ -103,26 +138,28 @@ class Caller:
         self._headers = {"Authorization": f"Bearer {key.key}"}
         self.ledger = ledger
 
-    def note(self, conversation: UUID, dice: random.Random, *, is_long: bool) -> Post:
-        """Open a page of the ledger for a message of random words."""
+    def note(self, conversation: UUID, dice: random.Random, *, manner: str = "") -> Post:
+        """Open a page of the ledger for a message of random words.
+
+        Args:
+            manner: How it asks to be answered, such as ``AT_LENGTH``.
+        """
         words = " ".join(dice.choices(WORDS, k=dice.randint(5, 60)))
-        text = f"lot-{dice.randrange(LOTS)} {AT_LENGTH + ' ' if is_long else ''}{words}"
-        post = Post(
-            conversation, f"{dice.getrandbits(96):024x}", marked(text, self.ledger.tenant_id)
-        )
+        text = f"lot-{dice.randrange(LOTS)} {manner + ' ' if manner else ''}{words}"
+        post = Post(conversation, new_key(dice), marked(text, self.ledger.tenant_id))
         self.ledger.posts.append(post)
         return post
 
     async def conversation(self, dice: random.Random) -> UUID:
         """A new conversation, asked for until there is one."""
-        key = {"Idempotency-Key": f"{dice.getrandbits(96):024x}"}
-        for retry in _retries(dice):
+        key = {"Idempotency-Key": new_key(dice)}
+        for retry in retries(dice):
             reply = await self.request(
                 "POST", "/v1/conversations", kind="create", json={}, headers=key, place=retry.no
             )
             if reply.status not in RETRIED:
                 if reply.status not in (200, 201, 202):
-                    raise Complaint(_told(reply))
+                    raise Complaint(told(reply))
                 return UUID(reply.body["id"])
             await asyncio.sleep(retry.pause_s(reply))
         msg = "retries have no end of their own"
@@ -152,8 +189,13 @@ class Caller:
         except RESPONSE_FAULTS:
             reply = Reply(0, {}, {})
         desk.statuses[reply.status] += 1
-        desk.note(started_s, ok=reply.status in PROPER, kind=kind)
+        is_promised = slug_of(reply) in REFUSALS.get(kind, ())
+        desk.note(started_s, ok=reply.status in PROPER or is_promised, kind=kind)
         return reply
+
+    async def ask(self, method: str, path: str, body: Any) -> Reply:
+        """One request, one try, to see what is shown after all is done."""
+        return await self.request(method, path, kind="look", json=body)
 
     # One turn by each habit
 
@@ -171,43 +213,43 @@ class Caller:
         await habits[turn.habit](turn, dice)
 
     async def _json(self, turn: LoadTurn, dice: random.Random) -> None:
-        await self._send(turn, dice)
-        await self._poll(turn, dice)
+        await self.send(turn, dice)
+        await self.poll(turn, dice)
         if dice.random() < 0.3:
-            await self._read_messages(turn)
+            await self.read_messages(turn)
 
     async def _sse(self, turn: LoadTurn, dice: random.Random) -> None:
         first = dice.randrange(2)
-        for retry in _retries(dice):
+        for retry in retries(dice):
             reply = await self._send_and_read(turn, first + retry.no)
             if reply.is_accepted:
                 break
             await asyncio.sleep(retry.pause_s(reply))
-        log = _log_of(turn)
+        log = log_of(turn)
         log.reconnects += log.done is None
-        await self._follow(turn, dice, place=first + 1)
+        await self.follow(turn, dice, place=first + 1)
 
     async def _resuming(self, turn: LoadTurn, dice: random.Random) -> None:
-        await self._send(turn, dice)
-        log = _log_of(turn)
+        await self.send(turn, dice)
+        log = log_of(turn)
         for cut in range(dice.randint(3, 5)):
             if log.done is None:
-                await self._read(turn, log, place=cut, at_most=dice.randint(1, 6))
+                await self.read(turn, log, place=cut, at_most=dice.randint(1, 6))
                 log.reconnects += log.done is None
-        await self._follow(turn, dice, place=dice.randrange(2))
+        await self.follow(turn, dice, place=dice.randrange(2))
 
     async def _slow(self, turn: LoadTurn, dice: random.Random) -> None:
-        await self._send(turn, dice)
-        await self._follow(turn, dice, place=dice.randrange(2), pause_s=dice.uniform(0.02, 0.1))
+        await self.send(turn, dice)
+        await self.follow(turn, dice, place=dice.randrange(2), pause_s=dice.uniform(0.02, 0.1))
 
     async def _dead(self, turn: LoadTurn, dice: random.Random) -> None:
-        await self._send(turn, dice)
+        await self.send(turn, dice)
         await self._stare(turn.post, dice.randrange(2), for_s=dice.uniform(*self._desk.stare_s))
-        await self._follow(turn, dice, place=dice.randrange(2))
+        await self.follow(turn, dice, place=dice.randrange(2))
 
     async def _duplicate(self, turn: LoadTurn, dice: random.Random) -> None:
         if dice.random() < 0.5:
-            await asyncio.gather(self._send(turn, dice), self._send(turn, dice))
+            await asyncio.gather(self.send(turn, dice), self.send(turn, dice))
         else:
             # The client loses patience, whatever became of its request.
             lost = asyncio.create_task(self._post(turn.post, dice.randrange(2)))
@@ -215,33 +257,32 @@ class Caller:
             lost.cancel()
             (reply,) = await asyncio.gather(lost, return_exceptions=True)
             turn.post.replies.append(reply if isinstance(reply, Reply) else Reply(0, {}, {}))
-            await self._send(turn, dice)
-        await self._poll(turn, dice)
-        await self._send(turn, dice)  # and once more when all is over
+            await self.send(turn, dice)
+        await self.poll(turn, dice)
+        await self.send(turn, dice)  # and once more when all is over
 
     async def _storm(self, turn: LoadTurn, dice: random.Random) -> None:
-        await asyncio.gather(*(self._send(turn, dice) for _ in range(STORM)))
-        await self._follow(turn, dice, place=dice.randrange(2))
+        await asyncio.gather(*(self.send(turn, dice) for _ in range(STORM)))
+        await self.follow(turn, dice, place=dice.randrange(2))
 
     # The parts of it
 
     async def _post(self, post: Post, place: int) -> Reply:
-        return await self.request(
-            "POST",
-            f"/v1/conversations/{post.conversation_id}/messages",
-            kind="post",
-            json={"content": post.text},
-            headers={"Idempotency-Key": post.key},
-            place=place,
-        )
+        method, path, body = wanted(post)
+        kind = "post" if wish(post) == "message" else wish(post)
+        key = {"Idempotency-Key": post.key}
+        return await self.request(method, path, kind=kind, json=body, headers=key, place=place)
 
-    async def _send(self, turn: LoadTurn, dice: random.Random) -> None:
-        """Post until it is accepted: the same key each time, another gateway after a failure."""
+    async def send(self, turn: LoadTurn, dice: random.Random) -> None:
+        """Post until it is accepted, or refused for good as what it asks for may be.
+
+        The same key each time, another gateway after a failure.
+        """
         first = dice.randrange(2)
-        for retry in _retries(dice):
+        for retry in retries(dice):
             reply = await self._post(turn.post, first + retry.no)
             self._take(turn, reply)
-            if reply.is_accepted:
+            if reply.is_accepted or is_refused(turn.post, reply):
                 return
             await asyncio.sleep(retry.pause_s(reply))
 
@@ -249,8 +290,11 @@ class Caller:
         turn.post.replies.append(reply)
         if reply.is_accepted:
             turn.accepted_s = turn.accepted_s or self._desk.now_s()
+        elif is_refused(turn.post, reply):
+            if slug_of(reply) == "turn-in-progress" and "turn_id" not in reply.body:
+                raise Complaint("it was refused for a turn in progress that has no name")
         elif reply.status not in RETRIED:
-            raise Complaint(f"its message was answered {_told(reply)}")
+            raise Complaint(f"its message was answered {told(reply)}")
 
     async def _send_and_read(self, turn: LoadTurn, place: int) -> Reply:
         """Post and read the stream in the same response, as far as it comes."""
@@ -271,7 +315,7 @@ class Caller:
                 desk.statuses[reply.status] += 1
                 self._take(turn, reply)
                 if reply.is_accepted:
-                    await self._events_into(turn, _log_of(turn), response)
+                    await self._events_into(turn, log_of(turn), response)
                 ok = reply.status in PROPER
         except RESPONSE_FAULTS:
             if not reply.status:
@@ -280,20 +324,20 @@ class Caller:
         desk.note(started_s, ok=ok, kind="stream")
         return reply
 
-    async def _follow(
+    async def follow(
         self, turn: LoadTurn, dice: random.Random, *, place: int, pause_s: float = 0.0
     ) -> None:
         """Read the stream to its end, coming back as often as it breaks."""
-        log = _log_of(turn)
-        for retry in _retries(dice):
-            if log.done is not None:
+        log = log_of(turn)
+        for retry in retries(dice):
+            if log.done is not None or log.gone is not None:
                 return
-            reply = await self._read(turn, log, place=place + retry.no, pause_s=pause_s)
+            reply = await self.read(turn, log, place=place + retry.no, pause_s=pause_s)
             if log.done is None:
                 log.reconnects += 1
                 await asyncio.sleep(retry.pause_s(reply))
 
-    async def _read(
+    async def read(
         self,
         turn: LoadTurn,
         log: StreamLog,
@@ -317,6 +361,8 @@ class Caller:
                 reply = Reply(response.status, {}, _lower(response.headers))
                 if response.status == 200:
                     await self._events_into(turn, log, response, at_most=at_most, pause_s=pause_s)
+                elif response.status in GONE and turn.may_be_gone:
+                    log.gone = response.status
                 elif response.status not in RETRIED:
                     reply = await _reply(response)
                 ok = reply.status in PROPER
@@ -324,8 +370,8 @@ class Caller:
             pass
         desk.statuses[reply.status] += 1
         desk.note(started_s, ok=ok or pause_s > 0, kind="stream")  # slow ones may be thrown out
-        if reply.status not in RETRIED and reply.status != 200:
-            raise Complaint(f"its stream after {log.last_id} was answered {_told(reply)}")
+        if log.gone is None and reply.status not in RETRIED and reply.status != 200:
+            raise Complaint(f"its stream after {log.last_id} was answered {told(reply)}")
         return reply
 
     async def _events_into(
@@ -353,36 +399,62 @@ class Caller:
             if pause_s:
                 await asyncio.sleep(pause_s)
 
-    async def _poll(self, turn: LoadTurn, dice: random.Random) -> None:
+    async def poll(self, turn: LoadTurn, dice: random.Random) -> None:
         """Ask for the turn until it has ended."""
         place = dice.randrange(2)
-        retries = _retries(dice)
+        tries = retries(dice)
         while True:
             place += 1
             reply = await self.request(
                 "GET", f"/v1/turns/{turn.post.turn_id}", kind="poll", place=place
             )
             if reply.status in RETRIED:
-                await asyncio.sleep(next(retries).pause_s(reply))
+                await asyncio.sleep(next(tries).pause_s(reply))
                 continue
             if reply.status != 200:
-                raise Complaint(f"an accepted turn was answered {_told(reply)}")
+                raise Complaint(f"an accepted turn was answered {told(reply)}")
             if reply.body["status"] in TERMINAL:
                 turn.ended_s, turn.status = self._desk.now_s(), reply.body["status"]
                 return
             await asyncio.sleep(POLL_EVERY_S * dice.uniform(0.5, 1.5))
 
-    async def _read_messages(self, turn: LoadTurn) -> None:
+    async def read_messages(self, turn: LoadTurn) -> None:
         """One page of the conversation: no other tenant's canary in it."""
         path = f"/v1/conversations/{turn.post.conversation_id}/messages"
         reply = await self.request("GET", path, kind="read")
         if reply.status in RETRIED:
             return
         if reply.status != 200:
-            raise Complaint(f"its conversation was answered {_told(reply)}")
+            raise Complaint(f"its conversation was answered {told(reply)}")
         seen = set(CANARY.findall(orjson.dumps(reply.body).decode()))
         if not seen <= {canary_of(self.ledger.tenant_id)}:
             raise Complaint("its conversation holds another tenant's canary")
+
+    async def act(self, act: Act, dice: random.Random) -> None:
+        """Do it until it is done or refused for good, then look whether it shows.
+
+        Raises:
+            Complaint: What nobody else has done anything to was not found, or the answer is none
+                of those that are promised.
+        """
+        self.ledger.acts.append(act)
+        act.shown_before = self.ledger.shown_of(act.target)
+        method, path = way(act)
+        first = dice.randrange(2)
+        for retry in retries(dice):
+            reply = await self.request(method, path, kind=act.kind, place=first + retry.no)
+            act.replies.append(reply)
+            is_missing = reply.status in GONE and len(act.replies) == 1
+            if is_missing or (reply.status not in RETRIED | ANSWERS[act.kind]):
+                raise Complaint(f"{act.kind} of {act.target} was answered {told(reply)}")
+            if reply.status in ANSWERS[act.kind]:
+                break
+            await asyncio.sleep(retry.pause_s(reply))
+        if act.is_done:
+            act.done_at = datetime.now(UTC)
+            for look in looks(act, self.ledger):
+                if look.is_shown_by(await self.request(look.method, look.path, kind="look")):
+                    act.shown_after.append(look.where)
 
     async def _stare(self, post: Post, place: int, *, for_s: float) -> None:
         """Open the stream and read nothing of it."""
@@ -403,7 +475,12 @@ class Caller:
             await self._desk.stare(for_s)
 
 
-class _Retry(NamedTuple):
+def new_key(dice: random.Random) -> str:
+    """A key of the seed."""
+    return f"{dice.getrandbits(96):024x}"
+
+
+class Retry(NamedTuple):
     """One try of several."""
 
     no: int
@@ -416,9 +493,9 @@ class _Retry(NamedTuple):
         return min(wanted_s, LONGEST_PAUSE_S) * self.dice.uniform(0.5, 1.0)
 
 
-def _retries(dice: random.Random) -> Iterator[_Retry]:
+def retries(dice: random.Random) -> Iterator[Retry]:
     """Tries without an end: the turn's patience ends them."""
-    return (_Retry(no, dice) for no in itertools.count())
+    return (Retry(no, dice) for no in itertools.count())
 
 
 class _Frames:
@@ -446,7 +523,7 @@ async def _reply(response: aiohttp.ClientResponse) -> Reply:
     kind = headers.get("content-type", "")
     body: dict[str, Any] = {}
     if "json" in kind:
-        body = await response.json(content_type=None)
+        body = await response.json(content_type=None) or {}  # the answer to a HEAD has none
     elif "event-stream" in kind:
         body = {"turn_id": headers.get("location", "").rpartition("/")[2]}
     return Reply(response.status, body, headers)
@@ -456,12 +533,12 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _told(reply: Reply) -> str:
+def told(reply: Reply) -> str:
     """An unexpected answer in a few words."""
     return f"{reply.status} {reply.body.get('type', '')} {reply.body.get('detail', '')}".rstrip()
 
 
-def _log_of(turn: LoadTurn) -> StreamLog:
+def log_of(turn: LoadTurn) -> StreamLog:
     """The stream's page in the ledger, opened by the first who reads."""
     turn_id = turn.post.turn_id
     assert turn_id is not None, "a stream is read after its turn was accepted"

@@ -12,6 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 
+import psycopg
+from psycopg.rows import dict_row
+
 from tests.chaos.clients import PATIENCE_S, Load
 from tests.chaos.fault import Injection
 from tests.chaos.faults_provider import be_well
@@ -27,6 +30,7 @@ from tests.chaos.validity import (
     judge,
     windows,
 )
+from tests.rig.cancels import check_cancels
 from tests.rig.checker import Evidence, Verdict, check
 from tests.rig.evidence import read_streams
 
@@ -39,6 +43,9 @@ LOAD_ENDS_WITHIN_S = PATIENCE_S + 20.0
 CALM_TO_COVERED = OUTSIDE_SHARE / (1 - OUTSIDE_SHARE) * 1.08
 """Seconds outside windows for one inside, with a little more than the rule asks."""
 
+
+CANCELLED_WITHIN_S = 2.0
+"""From the answer that a turn will stop until it has ended, outside all windows."""
 
 LONE_DEATHS = frozenset(PROCESSES) - {"group_down"}
 """Faults after which another worker of the kind can take over; all others keep turns waiting by
@@ -129,7 +136,8 @@ async def _play(seed: int, lane: Lane, house: ChaosHouse, load: Load, began: flo
     finally:
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
-    course = Course(timeline.injections, load.operations, load.accepted, (begin_s, end_s))
+    span = (begin_s, end_s)
+    course = Course(timeline.injections, load.operations, load.accepted, span, load.changes)
     return await _judged(Outcome(seed, lane, timeline, load), house, course, began)
 
 
@@ -150,7 +158,9 @@ async def _judged(outcome: Outcome, house: ChaosHouse, course: Course, began: fl
         await house.come_to_rest()
     except TimeoutError:
         broken.append("at_rest: turns, work or outbox rows were left after everything was healed")
+    await outcome.load.look_again()
     outcome.verdict = await _verdict(house)
+    await asyncio.to_thread(_check_cancels, house, outcome)
     ended = _wall(house, course.load_s[1])
     recovery = await measure(
         house, _others(house, timeline), rate_per_s=lane.rate_per_s, load_ended=ended
@@ -219,6 +229,27 @@ async def _verdict(house: ChaosHouse) -> Verdict:
         dead_letters=frozenset(house.known_dead_letters),
         evidence=evidence,
     )
+
+
+def _check_cancels(house: ChaosHouse, outcome: Outcome) -> None:
+    """Cancelled turns end in time, wherever no fault's window is near."""
+    spans = [
+        (_wall(house, begin), _wall(house, end))
+        for begin, end in windows(outcome.timeline.injections)
+    ]
+
+    def is_disturbed(done_at: datetime) -> bool:
+        over = done_at + timedelta(seconds=CANCELLED_WITHIN_S)
+        return any(begin <= over and done_at <= end for begin, end in spans)
+
+    with psycopg.connect(house.database_url, row_factory=dict_row, autocommit=True) as connection:
+        check_cancels(
+            connection,
+            outcome.load.acts,
+            outcome.verdict,
+            within_s=CANCELLED_WITHIN_S,
+            is_disturbed=is_disturbed,
+        )
 
 
 def _wall(house: ChaosHouse, at_s: float) -> datetime:

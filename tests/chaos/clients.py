@@ -12,33 +12,45 @@ from uuid import UUID
 
 import aiohttp
 
+from tests.chaos import changing
 from tests.chaos.caller import (
+    AT_LENGTH,
     NARROW_BYTES,
     RETRIED,
+    UNHURRIED,
     Caller,
     Complaint,
     LoadTurn,
     narrow_socket,
 )
+from tests.rig.deletions import look_again
 from tests.rig.house import ApiKey
-from tests.rig.ledger import Ledger
+from tests.rig.ledger import Act, Ledger
 
 HABITS: Mapping[str, int] = {
-    "json": 34,
-    "sse": 26,
+    "json": 27,
+    "sse": 21,
     "resuming": 16,
     "slow": 8,
     "dead": 4,
     "duplicate": 10,
     "storm": 2,
+    **changing.HABITS,
 }
 """What a client does with its turn, in parts of a hundred.
 
 ``json`` posts and polls; ``sse`` posts and reads the stream in the same response; ``resuming`` cuts
 its stream and goes on at another gateway; ``slow`` reads through a narrow socket, with pauses;
 ``dead`` opens the stream and reads nothing before it comes back; ``duplicate`` sends twice at once
-or after a lost reply; ``storm`` sends one key ``STORM`` times at once.
+or after a lost reply; ``storm`` sends one key ``STORM`` times at once; the rest is told of in
+``tests.chaos.changing``.
 """
+
+MANNERS: Mapping[str, str] = {
+    **dict.fromkeys(("slow", "dead"), AT_LENGTH),
+    **dict.fromkeys(changing.UNHURRIED_HABITS, UNHURRIED),
+}
+"""How clients of some habits ask to be answered."""
 
 PATIENCE_S = 180.0
 """From the moment a turn is due to its end as the client sees it; a longer one is a complaint."""
@@ -50,6 +62,8 @@ MAX_OPEN = 3_000
 """Turns that may be open at once; the fastest schedule reaches it only if nothing ends."""
 
 MAKING_AT_ONCE = 16
+LOOKING_S = 30.0
+"""Looking for all that was deleted in a long run would take minutes; then a part has to do."""
 
 
 class Premises(Protocol):
@@ -87,6 +101,7 @@ class Load:
         statuses: Answers by HTTP status; 0 is a broken connection.
         patience_s: See ``PATIENCE_S``; what is set counts for turns that begin later.
         stare_s: Shortest and longest look of a dead reader; see ``STARE_S``.
+        pace: What the moments are multiplied with at which something is done to a turn.
     """
 
     def __init__(
@@ -106,6 +121,7 @@ class Load:
         self._rate_per_s = rate_per_s
         self.patience_s = PATIENCE_S
         self.stare_s = STARE_S
+        self.pace = 1.0
         self._zero_s = time.monotonic() if zero_s is None else zero_s
         self._http: aiohttp.ClientSession | None = None
         self._narrow: aiohttp.ClientSession | None = None
@@ -159,6 +175,16 @@ class Load:
         """Turns by habit of their client."""
         return Counter(turn.habit for turn in self.turns)
 
+    @property
+    def acts(self) -> list[Act]:
+        """What clients did to turns, messages and conversations."""
+        return [act for caller in self._callers for act in caller.ledger.acts]
+
+    @property
+    def changes(self) -> Counter[str]:
+        """What clients changed, by kind and by policy; see ``changing.changes_in``."""
+        return changing.changes_in(caller.ledger for caller in self._callers)
+
     async def prepare(self) -> None:
         """Make keys and conversations; everything is well when this runs."""
         for number in range(self._tenants):
@@ -204,7 +230,10 @@ class Load:
     def _begin(self, caller: Caller, conversation: UUID, due_s: float) -> None:
         dice = random.Random(self._dice.random())
         (habit,) = dice.choices(list(HABITS), list(HABITS.values()))
-        post = caller.note(conversation, dice, is_long=habit in ("slow", "dead"))
+        manner = MANNERS.get(habit, "")
+        if habit == "cancelling" and dice.random() < 0.5:
+            manner = UNHURRIED
+        post = caller.note(conversation, dice, manner=manner)
         turn = LoadTurn(habit, post, due_s)
         self.turns.append(turn)
         task = asyncio.create_task(self._play(caller, turn, dice))
@@ -219,7 +248,10 @@ class Load:
     async def _play(self, caller: Caller, turn: LoadTurn, dice: random.Random) -> None:
         try:
             async with asyncio.timeout(self.patience_s):
-                await caller.play(turn, dice)
+                if turn.habit in changing.HABITS:
+                    await changing.Changes(caller, self).play(turn, dice)
+                else:
+                    await caller.play(turn, dice)
         except TimeoutError:
             name = turn.post.turn_id or f"key {turn.post.key}"
             self.complaints.append(
@@ -233,6 +265,13 @@ class Load:
         if dice.random() < 0.1:
             stranger = dice.choice([one for one in self._callers if one is not caller] or [caller])
             await self._peep(stranger, caller, turn)
+
+    async def look_again(self) -> None:
+        """Look, once all is done, whether anything shows that clients have deleted."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOKING_S):
+                looking = (look_again(caller.ask, caller.ledger) for caller in self._callers)
+                await asyncio.gather(*looking)
 
     async def _peep(self, stranger: Caller, owner: Caller, turn: LoadTurn) -> None:
         """What another tenant is told of a turn must be that there is none."""

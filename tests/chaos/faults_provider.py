@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tests.chaos.caller import AT_LENGTH, LOTS
+from tests.chaos.caller import AT_LENGTH, LOTS, UNHURRIED
 from tests.chaos.fault import Fault
 from tests.chaos.faults_network import resource
 from tests.rig.provider import Rule, ScriptedProvider
@@ -21,6 +21,9 @@ NORMAL = Rule(echo=True, echo_chars=12, delay_ms=15)
 
 LONG = Rule(match=AT_LENGTH, deltas=("tide and ember, salt and öre; " * 34,) * 200, delay_ms=20)
 """200 deltas of 1 KiB in 4 s: more than the buffers between a gateway and a reader who waits."""
+
+UNHURRIED_ONE = Rule(match=UNHURRIED, tokens=60, first_delay_ms=200, delay_ms=65)
+"""60 small deltas in 4 s, so that something can be done to a turn before it ends."""
 
 FAULTY_S = 8.0
 REFUSING_S = 4.0
@@ -37,7 +40,7 @@ MANY_BYTES = ("夜の港", "öre ", "🙂", "Straße ", "каюта ", "mañana 
 def be_well(provider: ScriptedProvider) -> None:
     """Answer as on a good day."""
     provider.default(NORMAL)
-    provider.script(LONG)
+    provider.script(LONG, UNHURRIED_ONE)
 
 
 @dataclass(slots=True)

@@ -312,7 +312,8 @@ class _End(asyncio.Protocol):
             self._timer = None
         if self.transport is not None:
             own = self.transport.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            if own is not None:  # else it is closed already
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self.transport.abort()
             self.transport = None
 

@@ -42,8 +42,9 @@ class Recovery:
     """Seconds, one for each turn or crash.
 
     Attributes:
-        touched_s: From a worker's death to the end of a turn that ran at that moment. Turns that
-            also met a broken store, edge or provider on their way are not among them.
+        touched_s: From a worker's death to the end of a turn that ran at that moment; of a turn
+            that several deaths met, from the last. Turns that after it also met a broken store,
+            edge or provider are not among them.
         mixed_s: Those.
         acceptance_s: From a crash of Kafka or Postgres to normal acceptance.
         at_rest_s: From the last healing to the end of the last turn.
@@ -109,18 +110,30 @@ async def measure(
 
 
 async def _touched(house: ChaosHouse, others: Sequence[Span], recovery: Recovery) -> None:
-    for death in house.deaths:
-        if death.service not in WORKERS:
+    deaths = sorted(death.at for death in house.deaths if death.service in WORKERS)
+    if not deaths:
+        return
+    rows = await house.rows(
+        "select started_at, ended_at from ingestion.turns where started_at <= %s and ended_at > %s",
+        deaths[-1],
+        deaths[0],
+    )
+    for row in rows:
+        died = last_death(deaths, row["started_at"], row["ended_at"])
+        if died is None:
             continue
-        rows = await house.rows(
-            "select ended_at from ingestion.turns where started_at <= %s and ended_at > %s",
-            death.at,
-            death.at,
-        )
-        for row in rows:
-            seconds = (row["ended_at"] - death.at).total_seconds()
-            is_mixed = any(s.begin < row["ended_at"] and death.at < s.end for s in others)
-            (recovery.mixed_s if is_mixed else recovery.touched_s).append(seconds)
+        seconds = (row["ended_at"] - died).total_seconds()
+        is_mixed = any(s.begin < row["ended_at"] and died < s.end for s in others)
+        (recovery.mixed_s if is_mixed else recovery.touched_s).append(seconds)
+
+
+def last_death(deaths: Iterable[datetime], started: datetime, ended: datetime) -> datetime | None:
+    """The last of the deaths that met a turn, None if none did.
+
+    A turn whose second worker dies too has to be taken over twice, so its way back is counted from
+    the moment from which nobody died any more.
+    """
+    return max((death for death in deaths if started <= death < ended), default=None)
 
 
 def seconds_until_normal(crash: datetime, accepted: Sequence[datetime], rate_per_s: float) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from tests.chaos.campaign import Outcome
 from tests.chaos.house import SHOWN_CHARS
 from tests.chaos.recovery import percentile
+from tests.chaos.validity import TURNS_FOR_EVERY_CHANGE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
@@ -31,11 +32,14 @@ def is_good(outcome: Outcome) -> bool:
 def complaints(outcome: Outcome) -> list[str]:
     """Why the run may not be believed."""
     touched, wanted = len(outcome.recovery.touched_s), outcome.lane.min_touched
+    is_long = outcome.load.accepted >= TURNS_FOR_EVERY_CHANGE
+    unjudged = is_long and not outcome.verdict.checked["cancelled_in_time"]
     late = outcome.seconds > outcome.lane.bound_s * SLOW_MACHINE
     return [
         *outcome.validity.complaints,
         *(f"a fault could not be played: {text}" for text in outcome.timeline.failures),
         *([f"only {touched} turns met a death and nothing else"] if touched < wanted else []),
+        *(["no turn was cancelled outside fault windows"] if unjudged else []),
         *([f"the run took {outcome.seconds:.0f} s"] if late else []),
     ]
 
@@ -58,6 +62,7 @@ def line(outcome: Outcome) -> dict[str, Any]:
         "ops": {"ok": ops[True], "fail": ops[False]},
         "statuses": {str(status): n for status, n in sorted(load.statuses.items())},
         "habits": dict(sorted(load.habits.items())),
+        "changes": dict(sorted(load.changes.items())),
         "ok_outside": round(outcome.validity.ok_outside, 4),
         "ok_inside": round(outcome.validity.ok_inside, 4),
         "outside": round(outcome.validity.outside, 3),
@@ -72,6 +77,9 @@ def line(outcome: Outcome) -> dict[str, Any]:
         "text_mismatch": len(streams),
         "overlapping_turns": by_promise["serial_per_conversation"],
         "tenant_leaks": by_promise["tenant_isolation"],
+        "deleted_shown": by_promise["deleted_is_gone"],
+        "cancels_judged": verdict.checked["cancelled_in_time"],
+        "late_cancels": by_promise["cancelled_in_time"],
         "recovery_p50_s": round(percentile(recovery.touched_s, 0.5), 1),
         "recovery_p99_s": round(percentile(recovery.touched_s, 0.99), 1),
         "recovery_turns": len(recovery.touched_s),

@@ -9,6 +9,7 @@ import pytest
 
 from libs.failpoints import FAIL_POINTS
 from tests.chaos.__main__ import shortened
+from tests.chaos.changing import CHANGES
 from tests.chaos.clients import Operation
 from tests.chaos.fault import Injection
 from tests.chaos.faults_processes import FailPoint, service_of
@@ -17,6 +18,7 @@ from tests.chaos.recovery import (
     AT_REST_S,
     TERMINAL_P99_S,
     Recovery,
+    last_death,
     percentile,
     seconds_until_normal,
 )
@@ -169,6 +171,17 @@ def test_a_run_that_proves_too_little_is_not_valid(bad: Course, complaint: str) 
     assert any(complaint in text for text in judge(bad, LANE).complaints)
 
 
+def test_a_long_run_in_which_clients_never_did_something_is_not_valid() -> None:
+    made = dict.fromkeys(CHANGES, 1)
+    short = course(inside=[True], outside=[True])
+    long = replace(short, accepted=600, changes=made)
+
+    assert judge(short, LANE).complaints == ()
+    assert judge(long, LANE).complaints == ()
+    told = judge(replace(long, changes={**made, "edit": 0, "branch": 0}), LANE).complaints
+    assert told == ("no client came to edit, branch",)
+
+
 def test_a_rolling_restart_answers_for_requests_that_failed_while_it_went_on() -> None:
     operations = [
         Operation(9, 11, False, "post"),
@@ -211,3 +224,10 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile(range(1, 101), 0.99) == 100
     assert percentile([5.0], 0.5) == 5.0
     assert percentile([], 0.5) == 0.0
+
+
+def test_a_turn_that_several_deaths_met_is_judged_by_the_last_of_them() -> None:
+    deaths = moments(3, 1, 9)
+    started, ended = moments(0.5, 8)
+    assert last_death(deaths, started, ended) == moments(3)[0]
+    assert last_death(deaths, moments(4)[0], ended) is None

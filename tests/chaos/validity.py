@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from libs.failpoints import FAIL_POINTS
+from tests.chaos.changing import CHANGES
 from tests.chaos.clients import Operation
 from tests.chaos.fault import Injection
 from tests.chaos.schedule import AFTERMATH_S, FAIL_POINT, ROLLING, Lane
@@ -16,6 +17,9 @@ OUTSIDE_SHARE = 0.25
 
 OK_OUTSIDE = 0.95
 OK_INSIDE = 0.60
+
+TURNS_FOR_EVERY_CHANGE = 600
+"""From so many accepted turns on, clients must have made every kind of change."""
 
 EFFECTS = {
     "provider": "answers",
@@ -35,12 +39,14 @@ class Course:
 
     Attributes:
         load_s: When clients began and ended, in seconds since the run's start.
+        changes: What clients changed, by kind and by policy.
     """
 
     injections: Sequence[Injection]
     operations: Sequence[Operation]
     accepted: int
     load_s: tuple[float, float]
+    changes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +86,15 @@ def judge(course: Course, lane: Lane) -> Validity:
     unreached = _unreached(course.injections) if lane.wants_every_point else []
     missing = sorted({*lane.wants, *([ROLLING] if lane.rolling else [])} - set(kinds))
     idle = _idle(course.injections)
+    is_long = course.accepted >= TURNS_FOR_EVERY_CHANGE
+    unmade = [kind for kind in CHANGES if is_long and not course.changes.get(kind)]
     rules = (
         (outside >= OUTSIDE_SHARE, f"only {outside:.0%} of the run lay outside fault windows"),
         (ok_outside >= OK_OUTSIDE, f"only {ok_outside:.1%} succeeded outside fault windows"),
         (ok_inside >= OK_INSIDE, f"only {ok_inside:.1%} succeeded inside fault windows"),
         (not missing, f"these kinds never fired: {', '.join(missing)}"),
         (not idle, f"faults without any effect: {', '.join(idle)}"),
+        (not unmade, f"no client came to {', '.join(unmade)}"),
         (not unreached, f"these fail points were never reached: {', '.join(unreached)}"),
         (course.accepted >= lane.min_turns, f"only {course.accepted} turns were accepted"),
         (kinds.total() >= lane.min_faults, f"only {kinds.total()} faults fired"),

@@ -26,9 +26,12 @@ from schemas.streams import (
 )
 from services.context_assembly.app import limits_from
 from services.context_assembly.core.budget import sampling_of
+from services.context_assembly.core.document import to_document
 from services.context_assembly.core.history import HistoryRow, Role
+from services.context_assembly.core.instructions import SystemPolicy
 from services.context_assembly.core.payload import seal
-from services.context_assembly.core.plan import Planner, SystemPolicy, TurnToPlan, to_document
+from services.context_assembly.core.plan import TurnToPlan
+from services.context_assembly.core.planner import Planner
 from tests.rig.evidence import Evidence
 from tests.rig.ledger import Ledger, Post, Reply, StreamEvent, StreamLog, canary_of
 
@@ -46,10 +49,11 @@ select tenant_id, id, id, 'main', now() from known
 TURN = """
 insert into ingestion.turns (tenant_id, id, conversation_id, branch_id, principal_id, request_id,
   key, fingerprint, policy, status, seq, base_seq, queued_at_position, user_message_id,
-  assistant_message_id, nul_removed, length, sha256, created_at, started_at, deadline_at, ended_at)
+  assistant_message_id, parent_turn_id, nul_removed, length, sha256, created_at, started_at,
+  deadline_at, ended_at)
 values (%(tenant)s, %(turn)s, %(conversation)s, %(conversation)s, %(tenant)s, %(turn)s, %(key)s,
-  'f', 'serialize', 'completed', %(seq)s, %(seq)s, 0, %(asked_id)s, %(answer_id)s, 0, %(length)s,
-  %(sha256)s, now() + %(begins)s, now() + %(begins)s, now() + interval '1 day',
+  'f', 'serialize', 'completed', %(seq)s, %(seq)s, 0, %(asked_id)s, %(answer_id)s, %(parent)s, 0,
+  %(length)s, %(sha256)s, now() + %(begins)s, now() + %(begins)s, now() + interval '1 day',
   now() + %(begins)s + interval '5 s')
 """
 MESSAGES = """
@@ -168,6 +172,7 @@ class CheckedWorld:
             "tenant": self.tenant,
             "conversation": self.conversation,
             "turn": turn,
+            "parent": self.turns[-1].id if self.turns else None,
             "step": ids.step_id(turn, 1),
             "key": key,
             "seq": seq,

@@ -6,6 +6,7 @@ declares how much that must be at least.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +14,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from libs.catalogue import Catalogue
-from tests.rig import isolation, replanning, telling
+from tests.rig import deletions, isolation, policies, purges, replanning, telling
 from tests.rig.evidence import Evidence
-from tests.rig.ledger import Ledger, Post
+from tests.rig.ledger import SAYING, Ledger, Post
 from tests.rig.replanning import Rules
 from tests.rig.verdict import Verdict
 
@@ -25,16 +26,29 @@ TERMINAL = frozenset({"completed", "partial", "failed", "cancelled"})
 SCHEMAS = ("ingestion", "context_assembly", "llm_gateway")
 
 TURNS = """
-select t.tenant_id, t.conversation_id, t.key, t.id, t.status, coalesce(x.ends, 0) as ends
+select t.tenant_id, t.conversation_id, t.key, t.id, t.status, t.answer_deleted_at, t.kind,
+       c.deleted_at is not null as is_deleted, coalesce(x.ends, 0) as ends
   from ingestion.turns t
+  join ingestion.conversations c on c.tenant_id = t.tenant_id and c.id = t.conversation_id
   left join (select turn_id, count(*) as ends from ingestion.transitions
               where status = any(%s) group by 1) x on x.turn_id = t.id
  where t.tenant_id = any(%s)
 """
 MESSAGES = """
-select turn_id, role, text, status from ingestion.messages
+select turn_id, role, text, status from (
+  select turn_id, role, seq, text, status from ingestion.messages
+   union all
+  select turn_id, role, seq, text, status from ingestion.archived_messages) m
  where turn_id = any(%s) order by turn_id, seq
 """
+SEQS = """
+select conversation_id as id, array_agg(seq order by seq) as seqs from (
+  select tenant_id, conversation_id, seq from ingestion.messages
+   union all
+  select tenant_id, conversation_id, seq from ingestion.archived_messages) m
+ where tenant_id = any(%s) group by conversation_id
+"""
+CONVERSATIONS = "select id from ingestion.conversations"
 ENDED_TWICE = """
 select a.turn_id, a.step_id, count(*) as ends from llm_gateway.attempts a
  where a.outcome <> 'repeated' and a.tenant_id = any(%s) group by 1, 2
@@ -61,10 +75,17 @@ def check(
     with psycopg.connect(admin_url, row_factory=dict_row, autocommit=True) as connection:
         posted = {turn for ledger in ledgers for post in ledger.posts if (turn := post.turn_id)}
         stored = _Stored(connection, tenants, sorted(posted))
+        purged = purges.purged_conversations(connection, tenants)
+        purges.check_purges(connection, ledgers, purged, verdict)
+        purges.check_restores(connection, ledgers, verdict)
         for ledger in ledgers:
-            _check_ledger(stored, ledger, verdict)
+            _check_ledger(stored, ledger, verdict, purged)
             isolation.check_ledger(ledger, verdict)
+            deletions.check_ledger(connection, ledger, verdict)
+            policies.check_ledger(connection, ledger, verdict)
+        deletions.check_tables(connection, ledgers, verdict)
         _check_order(connection, tenants, evidence.overlap_s, verdict)
+        policies.check_turns(connection, tenants, evidence.overlap_s, verdict)
         for row in _rows(connection, ENDED_TWICE, tenants):
             verdict.check(
                 "one_terminal_per_turn",
@@ -74,9 +95,21 @@ def check(
             )
         rules = Rules(evidence.catalogue or Catalogue.load(), evidence.policy_text)
         replanning.check_plans(connection, tenants, rules, verdict)
-        _check_evidence(connection, evidence, verdict)
+        _check_evidence(connection, _of_others(evidence, ledgers, purged), verdict)
+        if evidence.topics is not None:
+            deletions.check_topics(ledgers, evidence.topics, verdict)
         _check_rest(connection, dead_letters, verdict)
     return verdict
+
+
+def _of_others(evidence: Evidence, ledgers: Sequence[Ledger], purged: Collection[UUID]) -> Evidence:
+    """The evidence without what is of purged conversations, which have no rows to compare."""
+    topics, prompts = evidence.topics, evidence.prompts
+    return replace(
+        evidence,
+        topics=None if topics is None else purges.told_of_others(topics, purged),
+        prompts=None if prompts is None else purges.asked_of_others(prompts, ledgers, purged),
+    )
 
 
 def _check_evidence(
@@ -86,7 +119,8 @@ def _check_evidence(
     if evidence.topics is not None or evidence.streams is not None:
         turns = {row["id"]: row for row in _rows(connection, "select * from ingestion.turns")}
     if evidence.topics is not None:
-        telling.check_topics(evidence.topics, turns, verdict)
+        conversations = {row["id"] for row in _rows(connection, CONVERSATIONS)}
+        telling.check_topics(evidence.topics, turns, conversations, verdict)
         isolation.check_topics(evidence.topics, verdict)
     if evidence.streams is not None:
         tenant_of = {turn_id: row["tenant_id"] for turn_id, row in turns.items()}
@@ -133,7 +167,9 @@ class _Stored:
         return self._messages.get(turn, []) if turn is not None else []
 
 
-def _check_ledger(stored: _Stored, ledger: Ledger, verdict: Verdict) -> None:
+def _check_ledger(
+    stored: _Stored, ledger: Ledger, verdict: Verdict, purged: Collection[UUID]
+) -> None:
     for post in ledger.posts:
         names = {UUID(r.body["turn_id"]) for r in post.replies if r.is_accepted}
         verdict.check(
@@ -147,8 +183,12 @@ def _check_ledger(stored: _Stored, ledger: Ledger, verdict: Verdict) -> None:
             holds=len(turns) <= 1,
             otherwise=f"key {post.key} has {len(turns)} turns",
         )
-        if post.turn_id is not None:
-            _check_turn(turns, stored.messages_of(post.turn_id), post, verdict)
+        if post.turn_id is not None and post.conversation_id not in purged:
+            messages = stored.messages_of(post.turn_id)
+            _check_turn(turns, messages, post, verdict)
+            if len(turns) == 1 and messages and post.stream is not None:
+                hidden = deletions.was_deleted(ledger, post, turns[0])
+                _check_stream(post, turns[0], messages[-1]["text"] or "", verdict, hidden=hidden)
 
 
 def _check_turn(
@@ -162,29 +202,36 @@ def _check_turn(
         holds=[turn["id"] for turn in turns] == [post.turn_id],
         otherwise=f"turn {post.turn_id} was accepted, stored are {[t['id'] for t in turns]}",
     )
+    roles = ["user", "assistant"] if post.kind in SAYING else ["assistant"]
     verdict.check(
         "one_turn_per_key",
-        holds=[m["role"] for m in messages] == ["user", "assistant"],
+        holds=[m["role"] for m in messages] == roles,
         otherwise=f"turn {post.turn_id} has the messages {[m['role'] for m in messages]}",
     )
-    if len(turns) != 1 or len(messages) != 2:
+    if len(turns) != 1 or len(messages) != len(roles):
         return
-    turn, (user, answer) = turns[0], messages
+    turn = turns[0]
     verdict.check(
         "one_turn_per_key",
-        holds=hashlib.sha256((user["text"] or "").encode()).hexdigest() == post.body_sha256,
-        otherwise=f"turn {post.turn_id} stores another text than was sent",
+        holds=turn["kind"] == post.kind
+        and (post.kind not in SAYING or _sha256(messages[0]["text"]) == post.body_sha256),
+        otherwise=f"turn {post.turn_id} stores another text or kind than was sent",
     )
     verdict.check(
         "one_terminal_per_turn",
         holds=turn["status"] in TERMINAL and turn["ends"] == 1,
         otherwise=f"turn {post.turn_id} is {turn['status']} and ended {turn['ends']} times",
     )
-    if post.stream is not None:
-        _check_stream(post, turn, answer["text"] or "", verdict)
 
 
-def _check_stream(post: Post, turn: dict[str, Any], stored: str, verdict: Verdict) -> None:
+def _sha256(text: str | None) -> str:
+    return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+def _check_stream(
+    post: Post, turn: dict[str, Any], stored: str, verdict: Verdict, *, hidden: bool
+) -> None:
+    """Compare what a reader put together with the row; ``hidden``: it was deleted meanwhile."""
     stream = post.stream
     assert stream is not None
     faults = stream.faults()
@@ -193,6 +240,13 @@ def _check_stream(post: Post, turn: dict[str, Any], stored: str, verdict: Verdic
         holds=not faults,
         otherwise=f"stream of {post.turn_id}: {'; '.join(faults)}",
     )
+    verdict.check(
+        "stream_equals_store",
+        holds=stream.gone is None or hidden,
+        otherwise=f"stream of {post.turn_id} was refused with {stream.gone}, nobody deleted it",
+    )
+    if stream.gone is not None:
+        return
     verdict.check(
         "stream_equals_store",
         holds=stream.text == stored,
@@ -213,23 +267,19 @@ def _check_stream(post: Post, turn: dict[str, Any], stored: str, verdict: Verdic
 def _check_order(
     connection: psycopg.Connection[Any], tenants: Sequence[UUID], overlap_s: float, verdict: Verdict
 ) -> None:
-    conversations = _rows(
-        connection,
-        "select conversation_id as id, array_agg(seq order by seq) as seqs "
-        "from ingestion.messages where tenant_id = any(%s) group by conversation_id",
-        list(tenants),
-    )
+    conversations = _rows(connection, SEQS, list(tenants))
     for conversation in conversations:
         verdict.check(
             "serial_per_conversation",
             holds=conversation["seqs"] == list(range(1, len(conversation["seqs"]) + 1)),
             otherwise=f"conversation {conversation['id']} has the seqs {conversation['seqs']}",
         )
-    # What a provider saw at the same time is the business of the test that owns the provider.
+    # Branches do not wait for each other. What a provider saw at the same time is the business of
+    # the test that owns the provider.
     overlaps = _rows(
         connection,
         "select a.id, b.id as other from ingestion.turns a join ingestion.turns b "
-        "on (a.tenant_id, a.conversation_id) = (b.tenant_id, b.conversation_id) and a.seq < b.seq "
+        "on (a.tenant_id, a.branch_id) = (b.tenant_id, b.branch_id) and a.seq < b.seq "
         "where a.tenant_id = any(%s) and b.started_at < coalesce(a.ended_at, 'infinity') "
         "- make_interval(secs => %s)",
         list(tenants),

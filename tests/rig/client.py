@@ -3,12 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import aiohttp
 
-from tests.rig.ledger import Ledger, Post, Reply, StreamEvent, StreamLog, marked
+from tests.rig.deletions import look_again
+from tests.rig.ledger import Act, Ledger, Post, Reply, StreamEvent, StreamLog, marked
 
 ATTEMPTS = 60
 """Tries of one request at most; with the pause they outlast every restart of the lane."""
@@ -118,6 +120,29 @@ class Client:
         post = await self.send(self.note(conversation, text), gateway=gateway)
         await self.follow(post, gateway=gateway)
         return post
+
+    async def delete_message(self, conversation: UUID, message: UUID) -> Act:
+        """Delete a message, as often as it takes, and look whether it still shows anywhere."""
+        act = Act("delete_message", conversation, message)
+        self.ledger.acts.append(act)
+        path = f"/v1/conversations/{conversation}/messages/{message}"
+        for turn in range(ATTEMPTS):
+            act.replies.append(await self.request("DELETE", path, gateway=turn))
+            if act.replies[-1].status not in RETRIED:
+                assert act.is_done, (act.replies[-1].status, act.replies[-1].body)
+                await self.look_again()
+                return act
+            await asyncio.sleep(PAUSE_S)
+        msg = f"message {message} was not deleted in {ATTEMPTS} tries"
+        raise AssertionError(msg)
+
+    async def look_again(self) -> None:
+        """Whether anything is shown, by any gateway, of what this client has deleted."""
+        for gateway in range(len(self._gateways)):
+            await look_again(partial(self._ask, gateway), self.ledger)
+
+    async def _ask(self, gateway: int, method: str, path: str, json: Any) -> Reply:
+        return await self.request(method, path, json=json, gateway=gateway)
 
     async def follow(self, post: Post, *, gateway: int = 0) -> StreamLog:
         """Read a turn's stream until its terminal event, coming back as often as it breaks."""

@@ -23,7 +23,7 @@ from libs.door import (
     verify,
 )
 from libs.errors import ChatError, QueueUnavailable
-from libs.ids import message_id
+from libs.ids import branch_id, message_id
 from libs.kafka.publisher import Record
 from libs.redis.memory import MemoryDoorbell, MemoryLiveStream, MemoryRedis
 from libs.redis.ports import reply_channel
@@ -42,6 +42,7 @@ from schemas.streams import (
 )
 from schemas.usage import Usage
 from services.frontend_gateway.app import Adapters, Gateway, build_app
+from services.frontend_gateway.core.evidence import BranchView
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.http.server import server_of
 from services.frontend_gateway.hub import Pace
@@ -110,6 +111,8 @@ class Ingestion:
             return _outcome(event, "rejected", problem=self.problem)
         if (known is None and not creates) or (known is not None and known[:2] != owner):
             return _outcome(event, "not_found")
+        if data.TYPE in CHANGES:
+            return self._changed(event)
         if creates and known is None:
             view = ConversationView(event.conversation_id, data.title, "serialize", AT, AT, 0)
             self.store.conversation_rows[event.conversation_id] = (*owner, view)
@@ -139,9 +142,131 @@ class Ingestion:
             created_at=AT,
             started_at=AT,
         )
+        before = [row for row in self.store.turn_rows.values() if row.stands_on == turn.stands_on]
+        if before:
+            turn = replace(turn, parent_turn_id=max(before, key=lambda row: row.seq).id)
         self.store.turn_rows[turn_id] = turn
         rows.append(_message(turn, "user", text, "completed"))
         rows.append(_message(turn, "assistant", "", "generating"))
+
+    def _changed(self, event: Event[Any]) -> Outcome:
+        """Decide about something that is there already."""
+        conversation = event.conversation_id
+        kind = event.data.TYPE
+        is_deleted = conversation in self.store.deleted_conversations
+        if kind == "conversation.restore_requested":
+            self.store.deleted_conversations.discard(conversation)
+            return self._made(event, "accepted", None)
+        if is_deleted:
+            return _outcome(event, "not_found")
+        deciding = {
+            "conversation.delete_requested": self._removed,
+            "conversation.update_requested": self._renamed,
+            "turn.cancel_requested": self._cancelled,
+            "message.delete_requested": self._deleted,
+        }
+        return deciding.get(kind, self._forked)(event)
+
+    def _removed(self, event: Event[Any]) -> Outcome:
+        self.store.deleted_conversations.add(event.conversation_id)
+        return _outcome(event, "accepted")
+
+    def _renamed(self, event: Event[Any]) -> Outcome:
+        tenant, principal, view = self.store.conversation_rows[event.conversation_id]
+        title, policy = event.data.title or view.title, event.data.policy or view.policy
+        renamed = replace(view, title=title, policy=policy)
+        self.store.conversation_rows[event.conversation_id] = (tenant, principal, renamed)
+        return self._made(event, "accepted", None)
+
+    def _cancelled(self, event: Event[Any]) -> Outcome:
+        turn = self.store.turn_rows.get(event.correlation_id)
+        if turn is None:
+            return _outcome(event, "not_found")
+        if turn.has_ended:
+            return _refused(event, "turn-already-terminal")
+        self.store.turn_rows[turn.id] = replace(turn, cancel_reason=event.data.reason)
+        return self._made(event, "accepted", turn.id)
+
+    def _message(self, event: Event[Any], id_: UUID | None) -> MessageView | None:
+        rows = self.store.message_rows.get(event.conversation_id, [])
+        gone = self.store.deleted_messages
+        return next((row for row in rows if row.id == id_ and row.id not in gone), None)
+
+    def _deleted(self, event: Event[Any]) -> Outcome:
+        row = self._message(event, event.data.message_id)
+        if row is None:
+            return _outcome(event, "not_found")
+        turn = self.store.turn_rows[row.turn_id]
+        if not turn.has_ended:
+            return _refused(event, "turn-in-progress", turn_id=str(turn.id))
+        self.store.deleted_messages.add(row.id)
+        if row.role == "assistant":
+            self.store.turn_rows[turn.id] = replace(turn, answer_deleted_at=AT)
+        return _outcome(event, "accepted")
+
+    def _forked(self, event: Event[Any]) -> Outcome:
+        """An edit, or another answer: a turn on a branch of its own."""
+        if event.correlation_id in self.store.turn_rows:
+            return self._made(event, "replayed", event.correlation_id)
+        kind = "edit" if event.data.TYPE == "message.edit_requested" else event.data.kind
+        if kind == "edit":
+            question = self._message(event, event.data.message_id)
+            turn = None if question is None else self.store.turn_rows[question.turn_id]
+        else:
+            turn = self.store.turn_rows.get(event.data.turn_id)
+            question = None if turn is None else self._message(event, turn.user_message_id)
+        if turn is None or question is None:
+            return _outcome(event, "not_found")
+        if question.role != "user":
+            return _refused(event, "not-editable")
+        if not turn.has_ended:
+            return _refused(event, "turn-in-progress", turn_id=str(turn.id))
+        if kind == "continue" and not (turn.status in ("partial", "cancelled") and turn.length):
+            return _refused(event, "not-continuable")
+        self._fork(event, turn, question, kind)
+        return self._made(event, "accepted", event.correlation_id)
+
+    def _fork(self, event: Event[Any], turn: TurnView, question: MessageView, kind: str) -> None:
+        conversation = event.conversation_id
+        rows = self.store.message_rows[conversation]
+        last = max(row.seq for row in rows)
+        branch = branch_id(event.correlation_id)
+        forked = replace(
+            turn,
+            id=event.correlation_id,
+            status="generating",
+            seq=last + 1 if kind == "edit" else last,
+            kind=kind,
+            reason=None,
+            length=None,
+            sha256=None,
+            upto=None,
+            usage=None,
+            ended_at=None,
+            branch_id=branch,
+            question_id=None if kind == "edit" else question.id,
+        )
+        self.store.turn_rows[forked.id] = forked
+        self.store.branch_rows.setdefault(conversation, []).append(
+            BranchView(
+                id=branch,
+                kind="sibling",
+                parent_branch_id=question.branch_id or conversation,
+                fork_seq=question.seq + (kind != "edit"),
+                is_active=True,
+                first_turn_id=forked.id,
+                last_turn_id=forked.id,
+                created_at=AT,
+            )
+        )
+        *owner, view = self.store.conversation_rows[conversation]
+        moved = replace(view, branch_id=branch)
+        self.store.conversation_rows[conversation] = (owner[0], owner[1], moved)
+        if kind == "edit":
+            text = event.data.parts[0].text
+            said = _message(forked, "user", text, "completed")
+            rows.append(replace(said, supersedes=question.id))
+        rows.append(_message(forked, "assistant", "", "generating"))
 
     def _made(self, event: Event[Any], decision: str, turn_id: UUID | None) -> Outcome:
         turn = self.store.turn_rows.get(turn_id) if turn_id else None
@@ -154,7 +279,27 @@ class Ingestion:
             title=view.title,
             policy=view.policy,
             created_at=view.created_at,
+            user_message_id=turn.user_message_id if turn else None,
+            branch_id=turn.stands_on if turn else None,
+            kind=turn.kind if turn else None,
         )
+
+
+CHANGES = frozenset(
+    {
+        "conversation.update_requested",
+        "conversation.delete_requested",
+        "conversation.restore_requested",
+        "turn.cancel_requested",
+        "message.delete_requested",
+        "message.edit_requested",
+        "answer.requested",
+    }
+)
+
+
+def _refused(event: Event[Any], code: str, **more: str) -> Outcome:
+    return _outcome(event, "rejected", problem={"code": code, "detail": "Not now.", **more})
 
 
 def _outcome(event: Event[Any], decision: str, problem: dict[str, Any] | None = None) -> Outcome:
@@ -175,7 +320,9 @@ def _outcome(event: Event[Any], decision: str, problem: dict[str, Any] | None = 
 def _message(turn: TurnView, role: Any, text: str, status: str) -> MessageView:
     seq = turn.seq if role == "user" else turn.seq + 1
     id_ = message_id(turn.id, role)
-    return MessageView(id_, role, text, seq, status, None, turn.id, AT)
+    return MessageView(
+        id_, role, text, seq, status, None, turn.id, AT, branch_id=turn.stands_on, kind=turn.kind
+    )
 
 
 @dataclass
@@ -291,6 +438,7 @@ def settings(**changes: Any) -> GatewaySettings:
             "database_url": "postgresql://unused",
             "door_master_key": MASTER_KEY,
             "acceptance_wait_s": 5.0,
+            "conversation_poll_s": 0.05,
             "drain_s": 0.2,
             **changes,
         }

@@ -325,13 +325,15 @@ class House:
         await until(is_at_rest, within_s=REST_WITHIN_S)
 
     async def verdict(self, *, since: "Moment | None" = None) -> Verdict:
-        """Come to rest, then compare every client's ledger with the database.
+        """Come to rest, look for what was deleted, then compare all ledgers with the database.
 
         Args:
             since: Topics, live streams and prompts of the time after it are compared too; before
                 it, other tests may have put wrong things there.
         """
         await self.come_to_rest()
+        for client in self._clients:
+            await client.look_again()
         ledgers = [client.ledger for client in self._clients]
         known = frozenset(self._dead_on_purpose)
         evidence = await self.evidence(since) if since is not None else None

@@ -31,6 +31,10 @@ def check_ledger(ledger: Ledger, verdict: Verdict) -> None:
             text = "".join(event.data.decode() for event in post.stream.events)
             _check(text, own, f"the events of turn {post.turn_id}", verdict)
             _check(post.stream.text, own, f"the answer of turn {post.turn_id}", verdict)
+    for act in ledger.acts:
+        for reply in act.replies:
+            told = orjson.dumps([reply.body, reply.headers]).decode()
+            _check(told, own, f"a reply to {act.kind} of {act.target}", verdict)
 
 
 def check_prompts(prompts: Sequence[bytes], verdict: Verdict) -> None:

@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import psycopg
@@ -47,10 +47,10 @@ insert into ingestion.branches (tenant_id, conversation_id, id, kind, created_at
   values (%(tenant)s, %(conversation)s, %(conversation)s, 'main', now()) on conflict do nothing;
 insert into ingestion.turns (tenant_id, id, conversation_id, branch_id, principal_id, request_id,
   key, fingerprint, policy, status, seq, base_seq, queued_at_position, user_message_id,
-  assistant_message_id, nul_removed, created_at, started_at, deadline_at)
+  assistant_message_id, nul_removed, created_at, started_at, deadline_at, options)
   values (%(tenant)s, %(turn)s, %(conversation)s, %(conversation)s, %(principal)s, %(request)s,
   %(turn)s::text, 'f', 'serialize', 'generating', %(seq)s, %(seq)s, 0, %(user)s, %(assistant)s, 0,
-  now(), now(), %(deadline)s);
+  now(), now(), %(deadline)s, %(options)s);
 insert into ingestion.open_turns (turn_id, tenant_id, conversation_id, branch_id, state, position,
   deadline_at, progressed_at) values (%(turn)s, %(tenant)s, %(conversation)s, %(conversation)s,
   'generating', 0, %(deadline)s, now());
@@ -79,6 +79,15 @@ class SeededTurn:
         return self.event.turn_id
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a turn's call may take: seconds from now, whose they are, and the turn's options."""
+
+    deadline_s: float = 300.0
+    limited_by: Literal["turn", "step"] = "turn"
+    options: Mapping[str, Any] | None = None
+
+
 def seed_turn(
     database: TestDatabase,
     *,
@@ -86,7 +95,7 @@ def seed_turn(
     tenant: UUID | None = None,
     conversation: UUID | None = None,
     seq: int = 1,
-    deadline_s: float = 300.0,
+    terms: Terms = Terms(),
 ) -> SeededTurn:
     """Write the rows of one turn, and return the event that asks for its model call."""
     payload = json.dumps(
@@ -94,7 +103,7 @@ def seed_turn(
         ensure_ascii=False,
         separators=(",", ":"),
     ).encode()
-    deadline = datetime.now(UTC) + timedelta(seconds=deadline_s)
+    deadline = datetime.now(UTC) + timedelta(seconds=terms.deadline_s)
     event: Event[StepPlannedV1] = Event(
         id=uuid4(),
         source="context_assembly",
@@ -110,9 +119,10 @@ def seed_turn(
             model="scripted",
             fingerprint=hashlib.sha256(payload).hexdigest(),
             deadline_at=deadline,
+            limited_by=terms.limited_by,
         ),
     )
-    event = _on_main_branch(event)
+    event = _on_branch(event, event.conversation_id)
     values = {
         "tenant": event.tenant_id,
         "conversation": event.conversation_id,
@@ -122,6 +132,7 @@ def seed_turn(
         "seq": seq,
         "deadline": deadline,
         "payload": payload,
+        "options": None if terms.options is None else json.dumps(terms.options),
         **{name: uuid4() for name in ("principal", "request", "user", "assistant")},
     }
     with psycopg.connect(database.admin_url, connect_timeout=10) as connection:
@@ -131,8 +142,13 @@ def seed_turn(
     return SeededTurn(event, payload)
 
 
-def _on_main_branch(event: Event[StepPlannedV1]) -> Event[StepPlannedV1]:
-    data = event.data.model_copy(update={"branch_id": event.conversation_id})
+def on_another_branch(turn: SeededTurn) -> SeededTurn:
+    """The turn as one of a branch of its own."""
+    return SeededTurn(_on_branch(turn.event, uuid4()), turn.payload)
+
+
+def _on_branch(event: Event[StepPlannedV1], branch: UUID) -> Event[StepPlannedV1]:
+    data = event.data.model_copy(update={"branch_id": branch})
     return Event(
         id=event.id,
         source=event.source,

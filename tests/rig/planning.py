@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Literal, Protocol
 from uuid import UUID, uuid4
 
@@ -15,22 +16,19 @@ from psycopg.rows import dict_row
 from libs import ids
 from libs.clock import SystemClock
 from libs.kafka import Delivery, MemoryPublisher
-from libs.outbox import OutboxMessage, Relay
-from libs.postgres import Database, Transaction
+from libs.outbox import Relay
+from libs.postgres import Database
 from libs.telemetry.metrics import Metrics
-from libs.telemetry.tracing import Tracing
 from libs.tokens import count
 from schemas.envelope import Event, encode
 from schemas.registry import TURN_EVENTS, decode
 from schemas.turns import TerminalStatus, TurnEndedV1, TurnStartedV1
 from services.context_assembly.core.budget import ModelLimits
-from services.context_assembly.core.plan import SystemPolicy
-from services.context_assembly.endings import EndHandlers
-from services.context_assembly.estimates import EstimateWatch
-from services.context_assembly.handlers import CONSUMER, TurnHandlers
+from services.context_assembly.core.instructions import Instruction
+from services.context_assembly.handlers import CONSUMER
 from services.context_assembly.memory import MemoryMessage, MemoryRows, MemoryStore
-from services.context_assembly.planning import Policies
 from services.context_assembly.ports import (
+    ConversationKey,
     PlanningStore,
     StepKey,
     StoredMessage,
@@ -40,6 +38,7 @@ from services.context_assembly.ports import (
 )
 from services.context_assembly.store import PostgresStore
 from tests.rig.parts import TestDatabase
+from tests.rig.stored_plans import as_published
 
 TOKENIZER = "o200k_base"
 SAID_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -94,6 +93,9 @@ class World(Protocol):
     async def write_turn(self, chat: Chat, said: list[Said], *, status: str) -> None:
         """Store a turn with its messages; ``generating`` makes it an open one."""
 
+    async def write_answer(self, chat: Chat, question: Said, answer: Said) -> None:
+        """Store an open turn that has an answer alone."""
+
     async def end_turn(self, chat: Chat, turn_id: UUID, *, status: Ending) -> None:
         """Set a turn's terminal state."""
 
@@ -101,7 +103,7 @@ class World(Protocol):
         """Events in the outbox, oldest first."""
 
     async def plans(self, chat: Chat) -> dict[UUID, dict[str, Any]]:
-        """Stored plans by turn."""
+        """Stored plans by turn; each has the form of the published schema."""
 
     async def payloads(self, chat: Chat) -> dict[UUID, bytes]:
         """Stored payloads by turn."""
@@ -111,6 +113,21 @@ class World(Protocol):
 
     async def counts(self) -> int:
         """Remembered token counts."""
+
+    async def set_instructions(self, chat: Chat, *instructions: Instruction) -> None:
+        """Make these the current texts of the chat's tenant or of the chat itself."""
+
+    async def want_cancelled(self, chat: Chat, turn_id: UUID) -> None:
+        """Somebody wants an open turn to stop."""
+
+    async def delete_message(self, chat: Chat, message_id: UUID) -> None:
+        """A message is gone from every read."""
+
+    async def purge(self, chat: Chat, *turn_ids: UUID) -> None:
+        """The conversation and its turns are gone for good."""
+
+    async def keep_no_captures(self, tenant_id: UUID) -> None:
+        """The tenant's capture posture becomes ``none`` in the table."""
 
 
 def answered(
@@ -154,6 +171,7 @@ async def start(
     *,
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
+    supersedes: UUID | None = None,
 ) -> Delivery:
     """Accept and start a turn; its ``turn.started`` as it comes from the topic."""
     turn, rows = answered(chat, text, status="completed")
@@ -167,8 +185,41 @@ async def start(
         model=model,
         options=dict(options) if options is not None else None,
         deadline_at=datetime.now(UTC) + timedelta(seconds=300),
+        kind="message" if supersedes is None else "edit",
+        supersedes=supersedes,
     )
     return delivery(_event(chat, turn, data))
+
+
+async def answer_again(
+    world: World,
+    chat: Chat,
+    question: Said,
+    *,
+    kind: Literal["regenerate", "continue"] = "regenerate",
+    continues: Sequence[UUID] = (),
+) -> Delivery:
+    """Start a turn that has no question of its own; its ``turn.started`` as from the topic."""
+    turn = uuid4()
+    seq = chat.next_seq
+    chat.next_seq += 1
+    answer = Said(ids.message_id(turn, "assistant"), turn, seq, "assistant", "pending", "", None)
+    await world.write_answer(chat, question, answer)
+    data = TurnStartedV1(
+        branch_id=chat.id,
+        base_seq=question.seq,
+        user_message_id=question.message_id,
+        assistant_message_id=answer.message_id,
+        deadline_at=datetime.now(UTC) + timedelta(seconds=300),
+        kind=kind,
+        continues=tuple(continues),
+    )
+    return delivery(_event(chat, turn, data))
+
+
+def happened(chat: Chat, data: Any) -> Delivery:
+    """Any other event of a conversation, as it comes from the topic."""
+    return delivery(_event(chat, chat.id, data))
 
 
 def ended(chat: Chat, turn: UUID, status: TerminalStatus, reason: str | None = None) -> Delivery:
@@ -195,67 +246,6 @@ def _event(chat: Chat, turn: UUID, data: Any) -> Event[Any]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Handlers:
-    """Both consumers of ``turn.events``, which meet every record one after the other."""
-
-    turns: TurnHandlers
-    endings: EndHandlers
-
-    async def handle(self, batch: Sequence[Delivery]) -> None:
-        """Plan, then clean up."""
-        await self.turns.handle(batch)
-        await self.endings.handle(batch)
-
-    async def ending_of(
-        self, delivery: Delivery, transaction: Transaction, reason: str
-    ) -> Sequence[OutboxMessage]:
-        """How the planning consumer ends the turn of a parked record."""
-        return await self.turns.ending_of(delivery, transaction, reason)
-
-
-def handlers(
-    world: World,
-    *,
-    limits: ModelLimits = LIMITS,
-    policy: SystemPolicy | None = None,
-    registry: CollectorRegistry | None = None,
-    sampled_per_mille: int = 0,
-) -> Handlers:
-    """The real handlers over a world's store."""
-
-    def limits_of(model: str | None) -> ModelLimits:
-        if model is None or model == limits.model:
-            return limits
-        return ModelLimits(
-            model, 8_192, 1_024, "cl100k_base", 4, 3, safety_factor=1.0, alternate_roles=False
-        )
-
-    policies = Policies(
-        limits_of=limits_of,
-        system=policy or SystemPolicy("", "1"),
-        step_limit=timedelta(seconds=180),
-    )
-    metrics = Metrics(registry or CollectorRegistry())
-    estimates = EstimateWatch(metrics)
-    return Handlers(
-        TurnHandlers(
-            world.store,
-            policies=policies,
-            estimates=estimates,
-            clock=SystemClock(),
-            metrics=metrics,
-            tracing=Tracing(),
-        ),
-        EndHandlers(
-            world.store,
-            estimates=estimates,
-            metrics=metrics,
-            sampled_per_mille=sampled_per_mille,
-        ),
-    )
-
-
 class MemoryWorld:
     """Everything in this process."""
 
@@ -263,15 +253,26 @@ class MemoryWorld:
         self.rows = MemoryRows()
         self.store: PlanningStore = MemoryStore(self.rows)
         self._said: dict[UUID, list[tuple[Chat, Said]]] = {}
+        self._instructions: dict[UUID, tuple[Instruction, ...]] = {}
 
     async def write_turn(self, chat: Chat, said: list[Said], *, status: str) -> None:
         turn = said[0].turn_id
-        self.rows.turns[TurnKey(chat.tenant_id, turn)] = TurnState(chat.id, chat.id, status, None)
+        self.rows.turns[TurnKey(chat.tenant_id, turn)] = TurnState(
+            chat.id,
+            chat.id,
+            status,
+            None,
+            instructions=self._instructions.get(chat.id, ()),
+        )
         self._said[turn] = [(chat, message) for message in said]
         for message in said:
             self.rows.current[TextKey(chat.tenant_id, message.message_id)] = message.text
         if status != "generating":
             self._become_history(turn)
+
+    async def write_answer(self, chat: Chat, question: Said, answer: Said) -> None:
+        del question
+        await self.write_turn(chat, [answer], status="generating")
 
     async def end_turn(self, chat: Chat, turn_id: UUID, *, status: Ending) -> None:
         key = TurnKey(chat.tenant_id, turn_id)
@@ -283,7 +284,7 @@ class MemoryWorld:
 
     async def plans(self, chat: Chat) -> dict[UUID, dict[str, Any]]:
         return {
-            step.turn_id: orjson.loads(step.plan)
+            step.turn_id: as_published(orjson.loads(step.plan))
             for step in self.rows.steps.values()
             if step.plan is not None and step.conversation_id == chat.id
         }
@@ -304,6 +305,28 @@ class MemoryWorld:
 
     async def counts(self) -> int:
         return len(self.rows.counts)
+
+    async def set_instructions(self, chat: Chat, *instructions: Instruction) -> None:
+        self._instructions[chat.id] = instructions
+        for key, state in self.rows.turns.items():
+            if state.conversation_id == chat.id:
+                self.rows.turns[key] = replace(state, instructions=instructions)
+
+    async def want_cancelled(self, chat: Chat, turn_id: UUID) -> None:
+        key = TurnKey(chat.tenant_id, turn_id)
+        self.rows.turns[key] = replace(self.rows.turns[key], cancel_reason="user")
+
+    async def delete_message(self, chat: Chat, message_id: UUID) -> None:
+        self.rows.current.pop(TextKey(chat.tenant_id, message_id), None)
+        self.rows.history = [m for m in self.rows.history if m.stored.message_id != message_id]
+
+    async def purge(self, chat: Chat, *turn_ids: UUID) -> None:
+        self.rows.purged.add(ConversationKey(chat.tenant_id, chat.id))
+        for turn_id in turn_ids:
+            del self.rows.turns[TurnKey(chat.tenant_id, turn_id)]
+
+    async def keep_no_captures(self, tenant_id: UUID) -> None:
+        self.rows.keeps_none.add(tenant_id)
 
     def _become_history(self, turn: UUID) -> None:
         for chat, said in self._said[turn]:
@@ -348,6 +371,17 @@ class PostgresWorld:
             if status == "generating":
                 await cursor.execute(_OPEN, _turn_row(chat, said, status))
 
+    async def write_answer(self, chat: Chat, question: Said, answer: Said) -> None:
+        async with self.admin.transaction(), self.admin.cursor() as cursor:
+            row = _turn_row(chat, [question, answer], "generating") | {
+                "turn": answer.turn_id,
+                "seq": answer.seq - 1,
+            }
+            await cursor.execute(_TURN, row)
+            message = {**answer.__dict__, "tenant": chat.tenant_id, "conversation": chat.id}
+            await cursor.execute(_MESSAGE, {**message, "length": 0})
+            await cursor.execute(_OPEN, row)
+
     async def end_turn(self, chat: Chat, turn_id: UUID, *, status: Ending) -> None:
         parameters = {"tenant": chat.tenant_id, "turn": turn_id, "status": status}
         async with self.admin.transaction(), self.admin.cursor() as cursor:
@@ -375,7 +409,7 @@ class PostgresWorld:
             "where s.conversation_id = %(id)s",
             id=chat.id,
         )
-        return {row["turn_id"]: row["plan"] for row in rows}
+        return {row["turn_id"]: as_published(row["plan"]) for row in rows}
 
     async def payloads(self, chat: Chat) -> dict[UUID, bytes]:
         rows = await self.fetch(
@@ -398,6 +432,64 @@ class PostgresWorld:
     async def counts(self) -> int:
         rows = await self.fetch("select count(*) as n from context_assembly.token_counts")
         return int(rows[0]["n"])
+
+    async def set_instructions(self, chat: Chat, *instructions: Instruction) -> None:
+        for one in instructions:
+            scope = chat.tenant_id if one.scope == "tenant" else chat.id
+            async with self.admin.transaction():
+                await self.fetch(
+                    "select set_config('app.tenant_ids', %(tenant)s::text, true)",
+                    tenant=chat.tenant_id,
+                )
+                await self.fetch(
+                    "select context_assembly.op_set_instructions(%(tenant)s, %(id)s, %(scope)s,"
+                    " %(kind)s, %(text)s, %(sha)s, 'test')",
+                    tenant=chat.tenant_id,
+                    id=uuid4(),
+                    scope=scope,
+                    kind=one.kind,
+                    text=one.text,
+                    sha=sha256(one.text.encode()).hexdigest(),
+                )
+
+    async def want_cancelled(self, chat: Chat, turn_id: UUID) -> None:
+        await self.fetch(
+            "update ingestion.turns set cancel_reason = 'user'"
+            " where tenant_id = %(tenant)s and id = %(id)s",
+            tenant=chat.tenant_id,
+            id=turn_id,
+        )
+
+    async def delete_message(self, chat: Chat, message_id: UUID) -> None:
+        await self.fetch(
+            "update ingestion.messages set deleted_at = now()"
+            " where tenant_id = %(tenant)s and id = %(id)s",
+            tenant=chat.tenant_id,
+            id=message_id,
+        )
+
+    async def purge(self, chat: Chat, *turn_ids: UUID) -> None:
+        turns = list(turn_ids)
+        for statement in (
+            "delete from ingestion.open_turns where turn_id = any(%(turns)s)",
+            "delete from ingestion.messages where turn_id = any(%(turns)s)",
+            "delete from ingestion.turns where id = any(%(turns)s)",
+        ):
+            await self.fetch(statement, turns=turns)
+        await self.fetch(
+            "insert into ingestion.purged_conversations (tenant_id, conversation_id, purged_at)"
+            " values (%(tenant)s, %(id)s, now())",
+            tenant=chat.tenant_id,
+            id=chat.id,
+        )
+
+    async def keep_no_captures(self, tenant_id: UUID) -> None:
+        await self.fetch(
+            "insert into context_assembly.capture_postures"
+            " (tenant_id, posture, sampled_per_mille, set_by, set_at)"
+            " values (%(tenant)s, 'none', 0, 'test', now())",
+            tenant=tenant_id,
+        )
 
     async def fetch(self, query: str, **parameters: Any) -> list[dict[str, Any]]:
         """Rows as a superuser sees them."""

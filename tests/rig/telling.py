@@ -1,7 +1,7 @@
 """Compares what was told, on topics and in live streams, with the rows that it was told of."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +25,17 @@ Turns = Mapping[UUID, Mapping[str, Any]]
 """Rows of ``ingestion.turns`` by id."""
 
 
-def check_topics(topics: Mapping[str, Sequence[bytes]], turns: Turns, verdict: Verdict) -> None:
-    """Every record is of a turn that exists, and each end has one identity."""
+OF_CONVERSATIONS = "conversation."
+"""What the types of records begin with that are of a whole conversation."""
+
+
+def check_topics(
+    topics: Mapping[str, Sequence[bytes]],
+    turns: Turns,
+    conversations: Collection[UUID],
+    verdict: Verdict,
+) -> None:
+    """Every record is of a turn or a conversation that exists, and each end has one identity."""
     for topic, records in topics.items():
         ends: dict[tuple[str, str], set[str]] = {}
         ended_as: dict[str, str] = {}
@@ -35,7 +44,8 @@ def check_topics(topics: Mapping[str, Sequence[bytes]], turns: Turns, verdict: V
             turn = event["correlation_id"]
             verdict.check(
                 "one_turn_per_key",
-                holds=UUID(turn) in turns,
+                holds=UUID(turn)
+                in (conversations if event["type"].startswith(OF_CONVERSATIONS) else turns),
                 otherwise=f"{topic} tells {event['type']} of turn {turn}, which does not exist",
             )
             if event["type"] in ENDINGS.get(topic, ()):

@@ -9,7 +9,7 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
     "P2": ("one_terminal_per_turn",),
     "P3": ("no_accepted_turn_lost",),
     "P4": ("stream_equals_store",),
-    "P5": ("serial_per_conversation",),
+    "P5": ("serial_per_conversation", "policy_kept"),
     "P7": (
         "current_turn_once_in_plan",
         "superseded_excluded",
@@ -17,7 +17,8 @@ PROMISES: Mapping[str, tuple[str, ...]] = {
         "plan_deterministic",
     ),
     "P8": ("tenant_isolation",),
-    "rest": ("at_rest", "recovery_in_time"),
+    "gone": ("deleted_is_gone",),
+    "rest": ("at_rest", "recovery_in_time", "cancelled_in_time"),
     "proof": ("canary_seen",),
 }
 """Names of promises, as metrics and reports say them; ``proof`` shows that a check can see."""

@@ -23,7 +23,7 @@ from tests.rig import parts
 from tests.rig.verdict import table, too_few
 from tests.sim import faults as fault_plan
 from tests.sim import postgres
-from tests.sim.faults import CLIENT_ACTS, PORTS, Fault
+from tests.sim.faults import DEEDS, OPERATIONS, PORTS, Fault
 from tests.sim.mutants import MUTANTS, rewrite_of, unchanged
 from tests.sim.run import Result, run
 
@@ -46,6 +46,9 @@ LEAST_CHECKED: Mapping[str, float] = {
     "plan_within_budget": 3,
     "plan_deterministic": 6,
     "tenant_isolation": 30,
+    "policy_kept": 0.5,
+    "deleted_is_gone": 3,
+    "cancelled_in_time": 0.03,
     "canary_seen": 8,
     "at_rest": 10,
     "recovery_in_time": 0.01,  # few deaths meet a turn and no other fault
@@ -78,6 +81,7 @@ class Campaign:
     failed: list[dict[str, Any]] = field(default_factory=list)
     hits: Counter[str] = field(default_factory=Counter)
     uses: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
     checked: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -85,7 +89,7 @@ class Campaign:
     def add(self, told: Mapping[str, Any]) -> None:
         """Count one seed's result."""
         self.played[told["case"]] = told["trace"]
-        for name in ("hits", "uses", "checked", "ends"):
+        for name in ("hits", "uses", "struck", "checked", "ends"):
             getattr(self, name).update(told[name])
         if told["broken"]:
             self.failed.append(dict(told))
@@ -101,8 +105,16 @@ class Campaign:
             elif len(self.played) >= SEEDS_FOR_EVERY_KIND:
                 missing += [f"{port}/{kind}" for kind in unhit]
         if len(self.played) >= SEEDS_FOR_EVERY_PORT:
-            missing += [f"client/{act}" for act in CLIENT_ACTS if not self.hits[f"client/{act}"]]
+            deeds = [f"{who}/{deed}" for who, deeds in DEEDS.items() for deed in deeds]
+            missing += [deed for deed in deeds if not self.hits[deed]]
+        if len(self.played) >= SEEDS_FOR_EVERY_KIND:
+            missing += [f"during {one}" for one in OPERATIONS if not self.struck_during(one)]
         return missing
+
+    def struck_during(self, operation: str) -> dict[str, int]:
+        """How often faults struck while somebody waited for an operation, by port."""
+        found = {port: self.struck[f"{operation}/{port}"] for port in PORTS}
+        return {port: count for port, count in found.items() if count}
 
     def unseen(self) -> list[str]:
         """Promises that a run of this size should have checked more often."""
@@ -279,6 +291,7 @@ def _told(result: Result) -> dict[str, Any]:
         "checked": dict(result.checked),
         "hits": dict(result.hits),
         "uses": dict(result.uses),
+        "struck": dict(result.struck),
         "ends": dict(result.ends),
         "steps": result.steps,
         "virtual_s": result.virtual_s,
@@ -321,10 +334,15 @@ def report(campaign: Campaign) -> int:
 
 def _print_coverage(campaign: Campaign) -> None:
     _say(f"{'port':<18}{'used':>10}  faults that struck")
-    for port in (*PORTS, "client"):
-        kinds = sorted(set(PORTS.get(port, CLIENT_ACTS)))
+    for port, names in (*PORTS.items(), *DEEDS.items()):
+        kinds = sorted(set(names))
         struck = "  ".join(f"{kind} {campaign.hits[f'{port}/{kind}']}" for kind in kinds)
         _say(f"{port:<18}{campaign.uses[port]:>10}  {struck}")
+    _say(f"\n{'waited for':<18}{'struck':>10}  by faults of")
+    for operation in OPERATIONS:
+        by_port = campaign.struck_during(operation)
+        told = "  ".join(f"{port} {count}" for port, count in by_port.items())
+        _say(f"{operation:<18}{sum(by_port.values()):>10}  {told}")
     broken = Counter(told["broken"][0].partition(":")[0] for told in campaign.failed)
     _say("\n" + table(campaign.checked, broken))
 

@@ -8,10 +8,19 @@ from uuid import UUID
 
 import orjson
 
-from tests.rig.ledger import Ledger, Post, Reply, StreamEvent, StreamLog
+from tests.rig.asking import ANSWERS, GONE, looks, wanted, way, wish
+from tests.rig.deletions import look_again
+from tests.rig.ledger import Act, Ledger, Post, Reply, StreamEvent, StreamLog
 from tests.sim.house import Running, SimHouse
+from tests.sim.process import wall_time
 
 RETRIED = frozenset({0, 429, 500, 502, 503, 504})
+REFUSED = frozenset({404, 409})
+"""What was asked for does not go together with what else was done to the conversation."""
+
+CANCELLING_S = 1.5
+"""For so long after a client has cancelled, faults that strike a cancelled turn may strike."""
+
 PAUSE_S = 0.5
 PATIENCE_S = 20.0
 """Longest wait for one answer, or for the next bytes of a stream."""
@@ -82,21 +91,63 @@ class SimClient:
         return post
 
     async def send(self, post: Post) -> None:
-        """Post until it is accepted, with the same key every time."""
-        for _ in range(ATTEMPTS):
-            reply = await self._request(
-                "POST",
-                f"/v1/conversations/{post.conversation_id}/messages",
-                {"content": post.text},
-                {"idempotency-key": post.key},
-            )
-            post.replies.append(reply)
-            if reply.is_accepted:
-                return
-            assert reply.status in RETRIED, (reply.status, reply.body)
-            await asyncio.sleep(PAUSE_S)
+        """Post until it is accepted or refused for good, with the same key every time."""
+        method, path, body = wanted(post)
+        is_plain = post.kind == "message" and post.policy is None
+        with self._house.world.during(wish(post)):
+            for _ in range(ATTEMPTS):
+                reply = await self._request(method, path, body, {"idempotency-key": post.key})
+                post.replies.append(reply)
+                if reply.is_accepted or (reply.status in REFUSED and not is_plain):
+                    return
+                assert reply.status in RETRIED, (reply.status, reply.body)
+                await asyncio.sleep(PAUSE_S)
         msg = f"no acceptance of {post.key}"
         raise AssertionError(msg)
+
+    async def act(self, act: Act) -> None:
+        """Do it until it is done or refused for good, and look whether it shows."""
+        self.ledger.acts.append(act)
+        method, path = way(act)
+        if act.kind == "cancel":
+            act.shown_before = self.ledger.shown_of(act.target)
+            self._house.world.cancel_for(CANCELLING_S)
+        with self._house.world.during(act.kind):
+            for _ in range(ATTEMPTS):
+                reply = await self._request(method, path, None, {})
+                act.replies.append(reply)
+                if reply.status not in RETRIED:
+                    assert reply.status in ANSWERS[act.kind], (act.kind, reply.status, reply.body)
+                    break
+                await asyncio.sleep(PAUSE_S)
+        if act.is_done:
+            act.done_at = wall_time(asyncio.get_running_loop().time())
+            act.shown_after += await self._shown(act)
+
+    async def _shown(self, act: Act) -> list[str]:
+        """Where something is still shown that this client has just deleted."""
+        found = []
+        for look in looks(act, self.ledger):
+            if look.is_shown_by(await self._request(look.method, look.path, None, {})):
+                found.append(look.where)
+        return found
+
+    async def instruct(self, conversation: UUID | None, kind: str, text: str) -> bool:
+        """Set what the model is told in all conversations of the tenant, or in one; one try.
+
+        Whether it was set: it may be too long for the section of a model, or come too late.
+        """
+        scope = "" if conversation is None else f"/conversations/{conversation}"
+        reply = await self._request("PUT", f"/v1{scope}/instructions", {kind: text}, {})
+        assert reply.status in RETRIED | {200, 404, 422}, (reply.status, reply.body)
+        return reply.status == 200
+
+    async def look_again(self) -> None:
+        """Whether anything shows, once all is done, what this client has deleted."""
+        await look_again(self._ask, self.ledger)
+
+    async def _ask(self, method: str, path: str, json: Any) -> Reply:
+        return await self._request(method, path, json, {})
 
     async def may_see(self, turn_id: UUID) -> bool:
         """Whether anything is shown of a turn that belongs to somebody else."""
@@ -111,11 +162,11 @@ class SimClient:
         assert post.turn_id is not None
         log = post.stream = post.stream or StreamLog(post.turn_id)
         for _ in range(ATTEMPTS):
-            if log.done is not None:
+            if log.done is not None or log.gone is not None:
                 return
             await self._read(log, leaves_after)
             leaves_after = None
-            if log.done is None:
+            if log.done is None and log.gone is None:
                 if log.last_id is not None:
                     self._house.world.use("client", "resume")
                 log.reconnects += 1
@@ -131,6 +182,9 @@ class SimClient:
             if one is None or (head := await one.next()) is None:
                 return
             if head["status"] in RETRIED or head["status"] == 204:
+                return
+            if head["status"] in GONE:
+                log.gone = head["status"]
                 return
             assert head["status"] == 200, head
             buffer, seen = b"", 0
@@ -171,6 +225,7 @@ class SimClient:
             yield None
             return
         running = self._random.choice(gateways)
+        path, _, query = path.partition("?")
         sent = {"host": "localhost", "authorization": f"Bearer {self._key}", **headers}
         scope = {
             "type": "http",
@@ -180,7 +235,7 @@ class SimClient:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
             "client": ("127.0.0.1", 1),

@@ -23,17 +23,52 @@ PORTS: Mapping[str, tuple[str, ...]] = {
     "redis.read": ("refused",),
     "redis.bell": ("dropped",),
     "provider": ("server_error", "throttled", "refused", "hang", "cut", "cut"),
+    "cancelling": ("crash", "crash", "pause"),
+    "operating": ("refused", "lost_request", "lost_reply"),
 }
 """Kinds by port; one that stands twice is drawn twice as often.
 
 ``call`` is used at each step of a process that has a model call under way. When that process turns
 to Postgres, ``lease`` is used, or ``ending`` where a call has just ended and is about to be stored:
 it then stands still until its lease has run out and others have taken the call over, and goes on
-with its write.
+with its write. ``cancelling`` is used like ``call`` while a client has just cancelled a turn.
+``operating`` stands for ``postgres`` where an operator turns to it.
 """
 
-CLIENT_ACTS = ("disconnect", "resume", "duplicate", "foreign_read")
+CHANGING = frozenset({0, 2, 5})
+"""Of six seeds these also cancel, edit, answer again, continue and delete; the others only talk."""
+
+CLIENT_ACTS = (
+    "disconnect",
+    "resume",
+    "duplicate",
+    "foreign_read",
+    "policy",
+    "model",
+    "edit",
+    "regenerate",
+    "continue",
+    "cancel",
+    "delete_message",
+    "delete",
+    "restore",
+)
 """What clients do on purpose, counted with the faults."""
+
+DEEDS: Mapping[str, tuple[str, ...]] = {
+    "client": CLIENT_ACTS,
+    "operator": ("archive", "unarchive", "instruct"),
+    "house": ("purge", "trim", "trim_section", "instructed_plan"),
+}
+"""What is done on purpose, and what came of it: conversations that were purged; plans that left
+something out, for the whole budget or for the history's own; plans that show instructions."""
+
+OPERATIONS = (
+    *("cancel", "edit", "regenerate", "continue", "delete_message", "delete", "restore"),
+    *("queue", "reject", "replace", "branch"),
+    *("archive", "unarchive"),
+)
+"""What somebody waits for while faults strike; see ``World.during``."""
 
 REACH: Mapping[str, int] = {
     "process": 450,
@@ -49,10 +84,16 @@ REACH: Mapping[str, int] = {
     "redis.read": 18,
     "redis.bell": 30,
     "provider": 5,
+    "cancelling": 40,
+    "operating": 4,
 }
 """About how often a run uses each port before it is healed: where faults are placed."""
 
 MAX_FAULTS = 9
+OPERATING_FAULTS = 2
+OPERATING_SHARE = 0.3
+"""At most so many strike operators, each in so many of the seeds in which there are any."""
+
 STORM_FAULTS = 24
 """At most so many in every fifth seed, where faults meet the repair of others."""
 
@@ -75,13 +116,31 @@ class Fault:
         return f"{self.port}/{self.kind}@{self.nth}({self.value:.3f})"
 
 
+def changes(seed: int) -> bool:
+    """Whether the clients of a seed change what was said and asked."""
+    return seed % 6 in CHANGING
+
+
 def draw(seed: int) -> tuple[Fault, ...]:
     """The faults of a seed, in every fifth a storm of them; never two at one use of a port."""
     source = random.Random(f"faults {seed}")
     drawn: dict[tuple[str, int], Fault] = {}
     most = STORM_FAULTS if seed % 5 == 0 else MAX_FAULTS
+    ports = [port for port in PORTS if port not in ("cancelling", "operating")]
+    if changes(seed):
+        ports += ("cancelling",) * 4
     for _ in range(source.randint(0, most)):
-        port = source.choice((*PORTS, "process", "postgres", "provider"))
+        port = source.choice((*ports, "process", "postgres", "provider"))
         nth = source.randint(1, REACH[port])
-        drawn[port, nth] = Fault(port, source.choice(PORTS[port]), nth, round(source.random(), 3))
+        drawn[port, nth] = _drawn(source, port, nth)
+    if changes(seed):
+        # Dice of their own: the faults of old seeds stay what they were.
+        source = random.Random(f"operating faults {seed}")
+        for nth in source.sample(range(1, REACH["operating"] + 1), OPERATING_FAULTS):
+            if source.random() < OPERATING_SHARE and len(drawn) < STORM_FAULTS:
+                drawn["operating", nth] = _drawn(source, "operating", nth)
     return tuple(sorted(drawn.values(), key=lambda fault: (fault.port, fault.nth)))
+
+
+def _drawn(source: random.Random, port: str, nth: int) -> Fault:
+    return Fault(port, source.choice(PORTS[port]), nth, round(source.random(), 3))

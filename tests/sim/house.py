@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +44,7 @@ from tests.sim.world import World
 
 MASTER_KEY = "a master key of the simulation only"
 SERVICES = ("frontend_gateway", "ingestion", "context_assembly", "llm_gateway")
+MODELS = Path(__file__).with_name("models.toml")
 RESTART_S = (0.1, 4.0)
 """A supervisor brings a dead process back after between so many seconds."""
 
@@ -65,8 +67,8 @@ LONGEST_PAUSE_S = 20.0
 
 @cache
 def catalogue() -> Catalogue:
-    """The catalogue that ships, with the scripted model as default."""
-    return Catalogue.load(default="scripted")
+    """The model that ships for tests, and two that have little room."""
+    return Catalogue.load(MODELS)
 
 
 @cache
@@ -101,8 +103,13 @@ class SimLlmSettings(LlmSettings):
 
 
 @cache
-def settings_of(service: str) -> Any:
-    """Short limits, so that a run shows in a minute what takes hours outside."""
+def settings_of(service: str, *, is_hasty: bool) -> Any:
+    """Short limits, so that a run shows in a minute what takes hours outside.
+
+    Args:
+        is_hasty: Deleted conversations are purged within seconds.
+    """
+    hasty = {"restore_within_s": 8, "purge_every_s": 5} if is_hasty else {}
     common = {"database_url": "postgresql://unused", "profile": "local"}
     match service:
         case "ingestion":
@@ -112,13 +119,16 @@ def settings_of(service: str) -> Any:
                 turn_deadline_s=60,
                 reap_after_s=5,
                 retell_after_s=6,
+                **hasty,
             )
         case "context_assembly":
             return ContextSettings(**common, step_deadline_s=40, retell_after_s=6)
         case "llm_gateway":
             return SimLlmSettings(**common, step_s=25, idle_s=6, retell_after_s=6, max_running=8)
         case _:
-            return GatewaySettings(**common, door_master_key=MASTER_KEY, acceptance_wait_s=6)
+            return GatewaySettings(
+                **common, door_master_key=MASTER_KEY, acceptance_wait_s=6, models_file=MODELS
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +165,10 @@ class SimHouse:
         deaths: Attempts that lost their worker.
     """
 
-    def __init__(self, world: World, store: Store) -> None:
+    def __init__(self, world: World, store: Store, *, is_hasty: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.world = world
+        self._is_hasty = is_hasty
         self.store = store
         self.broker = Broker(world)
         self.redis = MemoryRedis(now=loop.time)
@@ -220,7 +231,7 @@ class SimHouse:
         tracing = configure_tracing(process.kind)
         if process.kind == "frontend_gateway":
             gateway = frontend_gateway.build_app(
-                settings_of(process.kind),
+                self._settings_of(process.kind),
                 frontend_gateway.Adapters(
                     store=PostgresStore(database),
                     publisher=publisher,
@@ -249,13 +260,16 @@ class SimHouse:
             running.members.append(member)
             process.spawn(member.run())
 
+    def _settings_of(self, service: str) -> Any:
+        return settings_of(service, is_hasty=self._is_hasty)
+
     async def _worker(
         self, running: Running, database: SimDatabase, relay: Relay, outside: tuple[Any, ...]
     ) -> tuple[Sequence[BatchHandler], Mapping[str, Callable[[], Awaitable[None]]]]:
         clock, live, metrics, tracing = outside
         process = running.process
         assert running.worker_id is not None
-        settings = settings_of(process.kind)
+        settings = self._settings_of(process.kind)
         match process.kind:
             case "ingestion":
                 first = ingestion.build_app(

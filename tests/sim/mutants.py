@@ -53,6 +53,12 @@ MUTANTS: Mapping[str, Mutant] = {
             "array[cardinality(%(before_seqs)s::bigint[])])"
         },
     ),
+    "branches_show_what_they_part_from": Mutant(
+        "services.ingestion", "fork_branches", {"least(u.x, n.cap)": "u.x"}
+    ),
+    "deleted_messages_stay": Mutant(
+        "services.ingestion", "delete_messages", {"m.deleted_at is null": "false"}
+    ),
     "snapshots_lack_their_end": Mutant(
         "services.frontend_gateway", "answers", {", text from": ", left(text, -1) as text from"}
     ),

@@ -19,9 +19,10 @@ UNCOUNTED = 0.1
 TURNS = """
 insert into ingestion.turns (tenant_id, id, conversation_id, branch_id, principal_id, request_id,
   key, fingerprint, policy, status, seq, base_seq, queued_at_position, user_message_id,
-  assistant_message_id, nul_removed, created_at, started_at, deadline_at, ended_at)
+  assistant_message_id, parent_turn_id, nul_removed, created_at, started_at, deadline_at, ended_at)
 select c.tenant_id, t.id, c.id, c.id, c.principal_id, t.id, 'past ' || t.no, 'f', 'serialize',
-       t.status, 2 * t.no - 1, 2 * t.no - 1, 0, t.asked, t.answered, 0,
+       t.status, 2 * t.no - 1, 2 * t.no - 1, 0, t.asked, t.answered,
+       (%(turns)s::uuid[])[t.no - 1], 0,
        turnwire.clock(), turnwire.clock(), turnwire.clock(), turnwire.clock()
   from ingestion.conversations c,
        unnest(%(turns)s::uuid[], %(statuses)s::text[], %(asked)s::uuid[], %(answered)s::uuid[])

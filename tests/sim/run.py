@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +13,13 @@ from libs import api_keys
 from tests.rig.checker import Evidence, Verdict, check
 from tests.rig.evidence import INNER_TOPICS
 from tests.rig.ledger import Post, canary_of
-from tests.sim.checks import check_recovery
+from tests.sim.changing import Changes
+from tests.sim.checks import check_cancels, check_recovery
 from tests.sim.client import SimClient
 from tests.sim.clockwork import NothingWillHappen, RoundInCircles, VirtualLoop
-from tests.sim.faults import Fault
+from tests.sim.faults import Fault, changes
 from tests.sim.house import SERVICES, SimHouse, catalogue
+from tests.sim.operating import Operator
 from tests.sim.planting import plant
 from tests.sim.postgres import Store
 from tests.sim.process import Process
@@ -37,7 +40,22 @@ LOOK_S = 0.5
 AT_REST = """
 select (select count(*) from ingestion.open_turns) + (select count(*) from ingestion.outbox)
      + (select count(*) from context_assembly.outbox) + (select count(*) from llm_gateway.outbox)
-     + (select count(*) from llm_gateway.work where state in ('ready', 'running')) as n
+     + (select count(*) from llm_gateway.work where state in ('ready', 'running'))
+     + (select count(*) from ingestion.conversations where purge_at is not null)
+     + (select count(*) from context_assembly.steps s join ingestion.purged_conversations p
+               on p.tenant_id = s.tenant_id and p.conversation_id = s.conversation_id) as n
+"""
+CAME_OF_IT = """
+select (select count(*) from ingestion.purged_conversations) as purge,
+       count(*) filter (where is_trimmed) as trim,
+       count(*) filter (where is_trimmed and before = ceiling) as trim_section,
+       count(*) filter (where is_instructed) as instructed_plan
+  from (select (p.plan #>> '{history,trimmed}')::int > 0 as is_trimmed,
+               (h ->> 'before')::int as before, (h ->> 'ceiling')::int as ceiling,
+               json_array_length(p.plan -> 'instructions') > 0 as is_instructed
+          from context_assembly.plans p,
+               json_array_elements(p.plan #> '{budget,sections}') h
+         where h ->> 'section' = 'history') plans
 """
 
 ENDS = """
@@ -56,6 +74,7 @@ class Result:
     checked: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
     uses: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     steps: int = 0
@@ -78,12 +97,14 @@ def run(seed: int, faults: Sequence[Fault], store: Store, *, tell: bool = False)
     began_s = loop.time()
     try:
         store.begin_run(loop.time, world.note)
-        loop.run_until_complete(_play(world, store, result))
+        changing = Changes(world, random.Random(f"changes {seed}")) if changes(seed) else None
+        loop.run_until_complete(_play(world, store, result, changing))
     except (NothingWillHappen, RoundInCircles, RunAway) as error:
         result.broken.append(f"comes_to_rest: {type(error).__name__}")
     finally:
         result.trace = world.trace_hash
         result.hits, result.uses, result.steps = world.hits, world.uses, world.steps
+        result.struck = world.struck
         result.virtual_s = loop.time() - began_s
         _close(loop, world)
     return result
@@ -111,14 +132,23 @@ async def _kill_all(loop: VirtualLoop, world: World) -> None:
 
 
 class Play:
-    """The clients of one run, and what they do."""
+    """The clients of one run, and what they do.
 
-    def __init__(self, world: World, store: Store) -> None:
+    Attributes:
+        changing: What they do beside talking; None where they only talk.
+    """
+
+    def __init__(self, world: World, store: Store, changing: Changes | None) -> None:
         self.world = world
+        self.changing = changing
         self.store = store
         self.script = random.Random(f"script {world.random.random()}")
-        self.house = SimHouse(world, store)
+        self.house = SimHouse(world, store, is_hasty=changing is not None)
         self.clients: list[SimClient] = []
+        self.operator = None
+        if changing is not None:
+            dice = random.Random(f"operating {world.seed}")
+            self.operator = Operator(world, store, dice, self.clients)
         self.failures: list[str] = []
         self.planted = 0
         self._number = 0
@@ -138,7 +168,7 @@ class Play:
             self._id(),
             principal,
             self._id(),
-            ["chat", "read"],
+            ["chat", "read"] if self.changing is None else ["chat", "read", "admin"],
             api_keys.visible_prefix(key),
             api_keys.hash_api_key(key),
             "simulation",
@@ -153,6 +183,7 @@ class Play:
         try:
             async with asyncio.timeout(CLIENTS_WITHIN_S):
                 conversation = await client.conversation()
+                say = partial(self._text, client)
                 tenant = client.ledger.tenant_id
                 self.planted += plant(self.store.at_present(), conversation, tenant, self.script)
                 while turns:
@@ -161,14 +192,23 @@ class Play:
                     async with asyncio.TaskGroup() as group:
                         for _ in range(at_once):
                             group.create_task(self._say(client, conversation))
+                        if self.changing is not None:
+                            group.create_task(self.changing.change(client, conversation, say))
+                if self.changing is not None:
+                    await self.changing.leave(client, conversation, say)
         except* (AssertionError, TimeoutError) as errors:
             told = "; ".join(f"{type(one).__name__} {one}" for one in errors.exceptions)
             self.failures.append(f"no_accepted_turn_lost: a client gave up: {told}")
 
-    async def _say(self, client: SimClient, conversation: UUID) -> None:
+    def _text(self, client: SimClient) -> str:
         self._number += 1
         canary = canary_of(client.ledger.tenant_id)
-        post = client.note(conversation, f"{canary} {self._number} {self.script.random()}")
+        return f"{canary} {self._number} {self.script.random()}"
+
+    async def _say(self, client: SimClient, conversation: UUID) -> None:
+        post = client.note(conversation, self._text(client))
+        if self.changing is not None:
+            post.policy, post.model = self.changing.policy(), self.changing.model()
         await asyncio.sleep(self.script.uniform(0, 1.5))
         if self.script.random() < 0.2:
             self.world.use("client", "duplicate")
@@ -179,7 +219,10 @@ class Play:
         leaves_after = self.script.randint(1, 6) if self.script.random() < 0.4 else None
         if leaves_after is not None:
             self.world.use("client", "disconnect")
-        await client.follow(post, leaves_after=leaves_after)
+        if self.changing is not None:
+            await self.changing.follow(client, post, leaves_after)
+        else:
+            await client.follow(post, leaves_after=leaves_after)
 
     async def _peep(self, owner: SimClient, post: Post) -> None:
         """Somebody of another tenant tries to read the turn."""
@@ -199,6 +242,9 @@ class Play:
             share = turns // len(self.clients) + (number < turns % len(self.clients))
             process = Process(f"client.{number}", "client", self.world)
             tasks.append(process.spawn(self.talk(client, share)))
+        if self.operator is not None:
+            operating = Process("operator.0", "operator", self.world)
+            tasks.append(operating.spawn(self.operator.work()))
         self.world.later(HEALED_AFTER_S, self.house.heal)
         await asyncio.wait(tasks)
         for task in tasks:
@@ -218,7 +264,12 @@ class Play:
         )
         ledgers = [client.ledger for client in self.clients]
         verdict = check(self.store.admin_url, ledgers, evidence=evidence)
-        check_recovery(self.store.at_present(), house.deaths, self.world.strikes, verdict)
+        connection = self.store.at_present()
+        # What strikes an operator's command delays nobody's turn.
+        strikes = [strike for strike in self.world.strikes if strike[1].port != "operating"]
+        check_recovery(connection, house.deaths, strikes, verdict)
+        acts = [act for ledger in ledgers for act in ledger.acts]
+        check_cancels(connection, acts, strikes, verdict)
         return verdict
 
     async def come_to_rest(self) -> None:
@@ -231,14 +282,19 @@ class Play:
             await asyncio.sleep(LOOK_S)
 
 
-async def _play(world: World, store: Store, result: Result) -> None:
-    play = Play(world, store)
+async def _play(world: World, store: Store, result: Result, changing: Changes | None) -> None:
+    play = Play(world, store, changing)
     play.open_doors()
     await play.go()
     await play.come_to_rest()
+    for client in play.clients:
+        await client.look_again()
     verdict = play.verdict()
     result.broken = play.failures + verdict.broken
     result.checked = verdict.checked
+    if changing is not None:
+        (came,) = play.store.rows(CAME_OF_IT)
+        world.hits.update({f"house/{kind}": int(count) for kind, count in came.items()})
     for row in play.store.rows(
         "select status, count(*) as n from ingestion.turns where request_id <> id group by 1"
     ):

@@ -31,6 +31,8 @@ BREAKS = {
     "keys_are_not_remembered": "no_accepted_turn_lost",
     "outbox_is_not_swept": "at_rest",
     "the_queue_is_not_seen": "serial_per_conversation",
+    "branches_show_what_they_part_from": "superseded_excluded",
+    "deleted_messages_stay": "deleted_is_gone",
     "snapshots_lack_their_end": "stream_equals_store",
 }
 
@@ -49,6 +51,7 @@ def test_every_promise_holds_under_the_faults_of_the_first_seeds(server: tuple[s
     assert campaign.ends.total() >= 60
     assert campaign.checked["stream_equals_store"] >= 180
     assert campaign.checked["plan_deterministic"] >= 120
+    assert campaign.checked["deleted_is_gone"] >= 10
     assert campaign.checked["canary_seen"] >= 200
     assert campaign.hits.total() >= 50
 
@@ -97,6 +100,8 @@ def test_a_campaign_that_saw_too_little_fails(capsys: pytest.CaptureFixture[str]
     assert "client/resume" in printed
     assert "provider/cut, provider/refused" in printed
     assert "never hit: process, call, lease" in printed
+    assert "operator/archive" in printed
+    assert "during cancel" in printed
 
 
 def test_kept_cases_are_those_of_broken_houses_or_once_failed() -> None:

@@ -5,7 +5,8 @@ import contextvars
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tests.sim.faults import Fault
@@ -26,14 +27,20 @@ class World:
         hits: How often each fault struck each port.
         uses: How often each port was used.
         is_healed: No further fault strikes.
+        cancels: Turns that clients have just cancelled.
         strikes: When each fault struck, in virtual seconds.
+        struck: How often faults struck a port while an operation was under way.
     """
 
     def __init__(self, seed: int, faults: Sequence[Fault]) -> None:
+        self.seed = seed
         self.random = random.Random(f"world {seed}")
         self.hits: Counter[str] = Counter()
         self.uses: Counter[str] = Counter()
+        self.struck: Counter[str] = Counter()
+        self._under_way: Counter[str] = Counter()
         self.is_healed = False
+        self.cancels = 0
         self.steps = 0
         self.before_step: Callable[[Process], None] = lambda _process: None
         self.strike: Callable[[Fault, Process], None] = lambda _fault, _process: None
@@ -73,18 +80,42 @@ class World:
         self.before_step(process)
         if process.kind == "client":
             return None
+        if process.kind == "operator":  # a command that nobody starts again: it has no life to end
+            return self._told("operating", process)
         whole = self._take("process")
         if whole is None and process.calls:
             whole = self._take("call")
+            if whole is None and self.cancels:
+                whole = self._take("cancelling")
             if whole is None and port == "postgres":
                 whole = self._take("ending" if process.endings else "lease")
         if whole is not None:
             self.note(process.name, f"STRUCK {whole}")
             self.strike(whole, process)
+        return self._told(port, process)
+
+    def _told(self, port: str, process: Process) -> Fault | None:
         fault = self._take(port)
         if fault is not None:
             self.note(process.name, f"STRUCK {fault}")
         return fault
+
+    @contextmanager
+    def during(self, operation: str) -> Iterator[None]:
+        """Count the faults that strike while clients or operators wait for an operation."""
+        self._under_way[operation] += 1
+        try:
+            yield
+        finally:
+            self._under_way[operation] -= 1
+
+    def cancel_for(self, seconds: float) -> None:
+        """A client cancels a turn: for a while faults strike where that matters."""
+        self.cancels += 1
+        self.later(seconds, self._forget_cancel)
+
+    def _forget_cancel(self) -> None:
+        self.cancels -= 1
 
     def use(self, port: str, kind: str) -> None:
         """Count something that clients do on purpose."""
@@ -93,10 +124,7 @@ class World:
 
     def bell_fault(self, process: Process) -> Fault | None:
         """The fault that hits a bell on its way to a process."""
-        fault = self._take("redis.bell")
-        if fault is not None:
-            self.note(process.name, f"STRUCK {fault}")
-        return fault
+        return self._told("redis.bell", process)
 
     def _take(self, port: str) -> Fault | None:
         self.uses[port] += 1
@@ -105,5 +133,6 @@ class World:
         fault = self._left.pop((port, self.uses[port]), None)
         if fault is not None:
             self.hits[f"{port}/{fault.kind}"] += 1
+            self.struck.update(f"{name}/{port}" for name, n in self._under_way.items() if n)
             self.strikes.append((asyncio.get_running_loop().time(), fault))
         return fault
