@@ -10,6 +10,9 @@ from tests.architecture.tree import ROOT, files, name_of
 NAMED_FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|sql|md|yaml|yml|toml))`")
 SECTION = re.compile(r"^## .*?(?:\(`(services/\w+)`\))?$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+CASES = frozenset(f"B-{number:03}" for number in (*range(1, 27), *range(32, 46), *range(96, 104)))
+"""Those between are of services that do not exist yet: summaries, tools, memory, documents."""
+
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -38,6 +41,12 @@ def missing_tests(text: str) -> list[str]:
     ]
 
 
+def cases_in(text: str) -> dict[str, str]:
+    """What the list says of each case, by code."""
+    parts = re.split(r"^## (B-\d{3})$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 def broken_links(path: Path) -> list[str]:
     """Relative links of a page that lead nowhere."""
     return [
@@ -61,6 +70,27 @@ def test_the_list_of_cases_names_tests_that_exist() -> None:
 
     assert NAMED_TEST.findall(text)
     assert missing_tests(text) == []
+
+
+def test_the_matrix_of_invariants_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8")
+
+    assert NAMED_TEST.findall(text)
+    assert missing_tests(text) == []
+
+
+def test_no_case_is_without_a_test() -> None:
+    cases = cases_in((ROOT / "docs" / "cases.md").read_text(encoding="utf-8"))
+
+    assert CASES - set(cases) == set()
+    assert [code for code, text in cases.items() if not NAMED_TEST.search(text)] == []
+
+
+def test_a_case_that_is_gone_is_noticed() -> None:
+    cases = cases_in("# Cases\n\n## B-001\n\n- `tests/a.py::test_b`\n\n## B-003\n\nHere: so.\n")
+
+    assert set(cases) == {"B-001", "B-003"}
+    assert [code for code, text in cases.items() if not NAMED_TEST.search(text)] == ["B-003"]
 
 
 def test_a_test_that_is_gone_is_noticed() -> None:

@@ -178,6 +178,17 @@ def test_the_command_prints_the_key_as_json_and_nothing_else(database: TestDatab
     assert again.returncode == ExitCode.FAILED
 
 
+def test_a_key_for_captures_alone_can_be_made_and_others_do_not_have_it(
+    database: TestDatabase,
+) -> None:
+    own = {"TURNWIRE_OPS__DATABASE_URL": database.url_of("ops")}
+    done = turnwire(*("keys", "create", "--tenant", "acme", "--scope", "captures", "--json"), **own)
+    assert json.loads(done.stdout)["scopes"] == ["captures"], done.stderr
+    done = turnwire(*("keys", "create", "--tenant", "acme", "--scope", "capture"), **own)
+    assert done.returncode == ExitCode.USAGE
+    assert "chat, read, admin, captures" in done.stderr
+
+
 def test_the_command_makes_door_keys_with_the_shared_master_key(database: TestDatabase) -> None:
     done = turnwire(
         *("keys", "create", "--tenant", "acme", "--door", "--json"),

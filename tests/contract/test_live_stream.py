@@ -303,6 +303,25 @@ async def test_a_ring_reaches_whoever_listens(harness: Harness):
     assert heard == [("reply:1", b"accepted")]
 
 
+async def test_a_forgotten_stream_is_gone_and_those_of_other_turns_stay(harness: Harness):
+    turn, other = uuid4(), uuid4()
+    await harness.stream.append(turn, [*attempt_of(3), *end()])
+    await harness.stream.append(other, attempt_of(3))
+
+    assert await harness.stream.forget(turn)
+    assert await harness.stream.forget(turn)  # a repeat is no error
+
+    assert not await harness.stream.exists(turn)
+    assert await harness.stream.read(turn, BEFORE_ALL, ALL) == []
+    assert len(await harness.stream.read(other, BEFORE_ALL, ALL)) == 3
+
+
+async def test_without_a_server_forgetting_is_refused_and_never_an_error(mortal: MortalHarness):
+    await mortal.kill()
+
+    assert not await mortal.stream.forget(uuid4())
+
+
 async def test_watchers_are_counted_and_a_turn_never_watched_is_unknown(harness: Harness):
     turn = uuid4()
     assert await harness.stream.watchers(turn) is None

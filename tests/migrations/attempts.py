@@ -19,11 +19,13 @@ class Relation:
 
     Attributes:
         columns: Name, and whether it may be assigned to.
+        inserted: Columns that an insert may name: all but computed ones, of tables and views.
     """
 
     schema: str
     name: str
     columns: Sequence[tuple[str, bool]]
+    inserted: Sequence[str]
     is_table: bool
 
     @property
@@ -53,17 +55,26 @@ def relations(connection: Connection, schemas: Sequence[str]) -> list[Relation]:
         """
         select n.nspname, c.relname,
                array_agg(a.attname::text order by a.attnum),
-               array_agg(a.attidentity = '' order by a.attnum), c.relkind in ('r', 'p')
+               array_agg(a.attidentity = '' and a.attgenerated = '' order by a.attnum),
+               array_agg(a.attgenerated = '' and (c.relkind in ('r', 'p')
+                         or pg_column_is_updatable(c.oid, a.attnum, false)) order by a.attnum),
+               c.relkind in ('r', 'p')
           from pg_class c join pg_namespace n on n.oid = c.relnamespace
           join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
          where n.nspname = any(%s) and c.relkind in ('r', 'p', 'v', 'm')
-         group by 1, 2, 5 order by 1, 2
+         group by 1, 2, 6 order by 1, 2
         """,
         (list(schemas),),
     ).fetchall()
     return [
-        Relation(schema, name, list(zip(columns, free, strict=True)), is_table)
-        for schema, name, columns, free, is_table in rows
+        Relation(
+            schema,
+            name,
+            list(zip(columns, free, strict=True)),
+            [column for column, is_stored in zip(columns, stored, strict=True) if is_stored],
+            is_table,
+        )
+        for schema, name, columns, free, stored, is_table in rows
     ]
 
 
@@ -117,8 +128,15 @@ def verbs_on(connection: Connection, relation: Relation) -> list[str]:
     statements = {
         "select": sql.SQL("select * from {} limit 0").format(table),
         "insert": sql.SQL(
-            "insert into {0} overriding system value select (null::{0}).* where false"
-        ).format(table),
+            "insert into {0} ({1}) overriding system value select {2} where false"
+        ).format(
+            table,
+            sql.SQL(", ").join(map(sql.Identifier, relation.inserted)),
+            sql.SQL(", ").join(
+                sql.SQL("(null::{}).{}").format(table, sql.Identifier(name))
+                for name in relation.inserted
+            ),
+        ),
         "update": sql.SQL("update {} set {} = default where false").format(
             table, sql.Identifier(free)
         ),

@@ -30,7 +30,7 @@ IDS_FOR_SWEEPS = {
     "frontend_gateway.door_keys_v1": {"id", "tenant_id", "revoked_at"},
     "ingestion.open_turns_v1": {
         "turn_id", "tenant_id", "conversation_id", "branch_id", "state", "position", "deadline_at",
-        "progressed_at",
+        "progressed_at", "cancel_reason",
     },
     "llm_gateway.work_v1": {"tenant_id", "turn_id", "step_id", "state", "attempt"},
 }  # fmt: skip
@@ -108,7 +108,7 @@ def test_no_role_writes_a_row_of_a_tenant_that_was_not_named(
         columns = admin.execute(
             "select attname, format_type(atttypid, null) from pg_attribute "
             "where attrelid = %s::regclass and attnum > 0 and attidentity = '' "
-            "and not attisdropped order by attnum",
+            "and attgenerated = '' and not attisdropped order by attnum",
             (table,),
         ).fetchall()
         row = row_of(table, columns, SECOND)

@@ -20,6 +20,8 @@ Connection = psycopg.Connection[Any]
 MARK = UUID("1f0d3c52-6b8e-4f0a-9a4c-7d1e2b3c4d5e")
 SAID = {"role": "user", "status": "completed", "kind": "main", "outcome": "accepted"}
 """What the published reads look at."""
+NEVER = frozenset({"deleted_at", "purge_at", "answer_deleted_at"})
+"""What is gone is not read; here everything is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def fill(connection: Connection) -> list[str]:
           from pg_class c join pg_namespace n on n.oid = c.relnamespace
           join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
          where n.nspname = any(%s) and c.relkind in ('r', 'p') and a.attidentity = ''
+           and a.attgenerated = ''
          order by 1, 2, a.attnum
         """,
         (list(SCHEMAS),),
@@ -77,8 +80,12 @@ def row_of(name: str, columns: Sequence[tuple[str, str]], tenant: Tenant) -> dic
 def _value(column: str, kind: str, tenant: Tenant) -> Any:
     if column == "tenant_id":
         return tenant.id
+    if column in NEVER:
+        return None
     values: Mapping[str, Any] = {
         "uuid": tenant.thing,
+        "uuid[]": [tenant.thing],
+        "bigint[]": [2**62],
         "text": SAID.get(column, tenant.canary),
         "text[]": [tenant.canary],
         "jsonb": Jsonb({"canary": tenant.canary}),
@@ -154,6 +161,11 @@ def _argument(name: str, kind: str, tenant: Tenant, thing: UUID) -> Any:
         "descending": False,
         "max_rows": 10,
         "before_seqs": [2],
+        "branch": None,
+        "query": None,
+        "needle": tenant.canary,
+        "kinds": [SAID["kind"]],
+        "versions": [1],
         "attempts": [1],
         "tokenizers": [tenant.canary],
     }
@@ -182,7 +194,8 @@ def published_reads(connection: Connection) -> list[PublishedRead]:
                (select min(rolname) from pg_roles where rolname like 'turnwire\\_%%'
                    and has_table_privilege(oid, c.oid, 'select'))
           from pg_class c join pg_namespace n on n.oid = c.relnamespace
-         where n.nspname = any(%s) and c.relkind in ('v', 'm') order by 1
+         where n.nspname = any(%s) and c.relkind in ('v', 'm') and c.relname like '%%\\_v1'
+         order by 1
         """,
         (list(SCHEMAS),),
     ).fetchall()

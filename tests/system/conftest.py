@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from tests.rig.front_end import FrontEnd, Visitor, make_door_key
 from tests.rig.house import House, Size, running_house
+from tests.rig.web import Place, Web
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -28,3 +30,17 @@ async def visitor(house: House) -> AsyncIterator[Visitor]:
         await front.ask(event)
         assert (await front.outcome(event))["outcome"] == "accepted"
         yield Visitor(front, principal, event.conversation_id)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(house: House) -> AsyncIterator[Place]:
+    """A conversation with one answered turn, and a way to it byte for byte."""
+    client = await house.client("bad-input")
+    conversation = await client.conversation()
+    post = await client.say(conversation, "A good message first")
+    assert post.turn_id is not None
+    await house.come_to_rest()
+    key = await house.make_key("bad-input")
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        yield Place(Web(house, session, key), client, conversation, post.turn_id)

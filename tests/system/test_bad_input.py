@@ -2,158 +2,23 @@
 
 import asyncio
 import hashlib
-import io
 import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import aiohttp
-import orjson
 import pytest
-import pytest_asyncio
 
-from deploy.local.ports import pick_port
-from deploy.local.processes import ServiceSpec
 from libs import ids
-from tests.rig.client import Client
-from tests.rig.house import REST_WITHIN_S, ApiKey, House
+from tests.rig.house import House
 from tests.rig.provider import Rule
 from tests.rig.waiting import until
+from tests.rig.web import Place, body
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
 
 KIB = 1024
-REFUSED_WITHIN_S = 8.0
-"""An API key is cached for at most 5 s; the rest is a request's way on a busy machine."""
-
-TIMEOUT = aiohttp.ClientTimeout(total=20)
-TABLES = (
-    "ingestion.conversations",
-    "ingestion.turns",
-    "ingestion.messages",
-    "ingestion.request_outcomes",
-    "context_assembly.steps",
-    "llm_gateway.work",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: dict[str, Any]
-
-    @property
-    def code(self) -> str | None:
-        """Slug of the problem, if it is one and says so everywhere alike."""
-        if "problem+json" not in self.headers.get("Content-Type", ""):
-            return None
-        body = self.body
-        assert body["status"] == self.status
-        assert body["type"].endswith(f"/problems/{body['code']}")
-        assert body["detail"]
-        assert body["request_id"] == self.headers["X-Request-ID"]
-        code: str = body["code"]
-        return code
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """The document without what differs from request to request by design."""
-        return {k: v for k, v in self.body.items() if k not in ("request_id", "instance")}
-
-
-class Web:
-    """Plain HTTP with a key, byte for byte."""
-
-    def __init__(self, house: House, session: aiohttp.ClientSession, key: ApiKey) -> None:
-        self.house = house
-        self.key = key
-        self._session = session
-        self.url = house.gateway_url()
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        data: Any = None,
-        headers: Mapping[str, str] | list[tuple[str, str]] = (),  # type: ignore[assignment]
-    ) -> Answer:
-        """One request; the key is sent unless the headers say who asks."""
-        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-        if not any(name.lower() == "authorization" for name, _ in given):
-            given.append(("Authorization", f"Bearer {self.key.key}"))
-        if isinstance(data, bytes):
-            data = io.BytesIO(data)
-        async with self._session.request(
-            method, self.url + path, data=data, headers=given, timeout=TIMEOUT,
-            skip_auto_headers=("Content-Type",),
-        ) as response:  # fmt: skip
-            raw = await response.read()
-            body = orjson.loads(raw) if raw[:1] == b"{" else {"raw": raw}
-            return Answer(response.status, response.headers, body)
-
-    async def post(self, conversation: UUID, data: Any, **headers: str) -> Answer:
-        """Send a message with a fresh key."""
-        return await self.send(
-            "POST",
-            f"/v1/conversations/{conversation}/messages",
-            data,
-            {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex, **headers},
-        )
-
-    async def stored(self) -> dict[str, int]:
-        """Rows of this key's tenant, by table, once nothing is on its way any more.
-
-        The work of an ended turn is deleted when its `turn.ended` is read, which is after the end.
-        """
-        await self.house.come_to_rest()
-        await until(self._no_work_is_left, within_s=REST_WITHIN_S)
-        counts = ", ".join(
-            f'(select count(*) from {table} where tenant_id = t.id) as "{table}"'  # noqa: S608
-            for table in TABLES
-        )
-        (row,) = await self.house.rows(
-            f"select {counts} from (select %s::uuid as id) t",  # noqa: S608
-            self.key.tenant_id,
-        )
-        return row
-
-    async def _no_work_is_left(self) -> bool:
-        return not await self.house.rows(
-            "select from llm_gateway.work where tenant_id = %s", self.key.tenant_id
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A tenant with one conversation, in which one turn has been answered."""
-
-    web: Web
-    client: Client
-    conversation: UUID
-    turn: UUID
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def place(house: House) -> AsyncIterator[Place]:
-    client = await house.client("bad-input")
-    conversation = await client.conversation()
-    post = await client.say(conversation, "A good message first")
-    assert post.turn_id is not None
-    await house.come_to_rest()
-    key = await house.make_key("bad-input")
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        yield Place(Web(house, session, key), client, conversation, post.turn_id)
-
-
-def body(**fields: Any) -> bytes:
-    return orjson.dumps(fields)
-
 
 VALIDATION = (422, "validation-error")
 BAD_BODIES = [
@@ -346,116 +211,46 @@ async def test_an_id_that_a_client_forgot_is_told_as_its_bug(place: Place, shown
     assert await place.web.stored() == before
 
 
-async def test_wrong_missing_and_revoked_api_keys_are_the_same_401(
-    house: House, place: Place
+BAD_CHANGES = [
+    ("POST", "/v1/turns/{turn}/cancel", None, 409, "turn-already-terminal"),
+    ("POST", "/v1/turns/{turn}/continue", {}, 409, "not-continuable"),
+    ("POST", "/v1/turns/{turn}/regenerate", {"policy": "whenever"}, *VALIDATION),
+    ("POST", "/v1/turns/{unknown}/cancel", None, 404, "not-found"),
+    ("POST", "/v1/turns/{unknown}/regenerate", {}, 404, "not-found"),
+    ("POST", "/v1/turns/{turn}/explain", {"text": "a" * 100 * KIB}, 413, "payload-too-large"),
+    ("GET", "/v1/turns/{turn}/plan?step=99", None, 404, "not-found"),
+    ("GET", "/v1/turns/{turn}/plan/diff?against={unknown}", None, 404, "not-found"),
+    ("PATCH", "{talk}/messages/{answer}", {"content": "a"}, 409, "not-editable"),
+    ("PATCH", "{talk}/messages/{unknown}", {"content": "a"}, 404, "not-found"),
+    ("DELETE", "{talk}/messages/{unknown}", None, 404, "not-found"),
+    ("PATCH", "{talk}", {}, *VALIDATION),
+    ("PATCH", "{talk}", {"policy": "whenever"}, *VALIDATION),
+    ("GET", "{talk}/messages?branch={unknown}", None, 404, "not-found"),
+    ("PUT", "/v1/instructions", {"workspace": "a"}, 403, "forbidden"),
+    ("GET", "/v1/turns/{turn}/captures", None, 403, "forbidden"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "wish", "status", "code"), BAD_CHANGES)
+async def test_what_cannot_be_changed_is_refused_and_stays(
+    place: Place, method: str, path: str, wish: Any, status: int, code: str
 ) -> None:
-    revoked = await house.make_key("bad-input", "leaver")
-    path = "/v1/conversations"
-    asks = {"Authorization": f"Bearer {revoked.key}"}
-    assert (await place.web.send("GET", path, headers=asks)).status == 200
-    await house.operate("select frontend_gateway.op_revoke_key(%s, 'tests')", revoked.key_id)
+    before = await place.web.stored()
+    asked = path.format(
+        turn=place.turn,
+        unknown=uuid4(),
+        talk=f"/v1/conversations/{place.conversation}",
+        answer=ids.message_id(place.turn, "assistant"),
+    )
+    headers = {"Content-Type": "application/json", "Idempotency-Key": uuid4().hex}
+    data = None if wish is None else body(**wish)
 
-    async def is_refused() -> bool:
-        return (await place.web.send("GET", path, headers=asks)).status == 401
+    answer = await place.web.send(method, asked, data, headers)
 
-    await until(is_refused, within_s=REFUSED_WITHIN_S)
-    wrong = [
-        asks,
-        {"Authorization": ""},
-        {"Authorization": "Bearer tw_" + "a" * 52},
-        {"Authorization": "Bearer short"},
-        {"Authorization": f"Basic {place.web.key.key}"},
-    ]
-    answers = [await place.web.send("GET", path, headers=one) for one in wrong]
-
-    assert {(answer.status, answer.code) for answer in answers} == {(401, "unauthenticated")}
-    assert all(answer.told == answers[0].told for answer in answers)
-    assert all("WWW-Authenticate" in answer.headers for answer in answers)
-
-
-async def test_a_key_without_the_scope_may_read_and_not_ask(house: House, place: Place) -> None:
-    reader = await house.make_key("bad-input", scopes=["read"])
-    asks = {"Authorization": f"Bearer {reader.key}"}
-
-    shown = await place.web.send("GET", f"/v1/turns/{place.turn}", headers=asks)
-    refused = await place.web.post(place.conversation, body(content="a"), **asks)
-
-    assert shown.status == 200
-    assert (refused.status, refused.code) == (403, "forbidden")
-
-
-async def test_cursors_that_were_never_issued_are_refused(house: House, place: Place) -> None:
-    foreign = await (await house.client("bad-input-neighbour")).conversation()
-    messages = f"/v1/conversations/{place.conversation}/messages"
-    for path in ("/v1/conversations", messages):
-        for cursor in ("first", str(uuid4()), str(foreign), str(uuid4()).upper(), ""):
-            for name in ("after", "before"):
-                answer = await place.web.send("GET", f"{path}?{name}={cursor}")
-                assert (answer.status, answer.code) == (400, "cursor-invalid"), (path, cursor)
-        for query in ("limit=0", "limit=101", "limit=x", "order=up", "aftr=1"):
-            answer = await place.web.send("GET", f"{path}?{query}")
-            assert (answer.status, answer.code) == VALIDATION, query
-    suggestion = await place.web.send("GET", "/v1/conversations?aftr=1")
-    assert suggestion.body["errors"][0]["nearest"] == "after"
-
-
-@pytest.mark.parametrize(
-    "position",
-    ["abc", "1", "1-", "-1-2", "1-0", "1-99999", "7-1", "2147483647-9", "1-2-3", "\uff11-1"],
-)
-async def test_stream_positions_that_were_never_issued_are_refused(
-    place: Place, position: str
-) -> None:
-    path = f"/v1/turns/{place.turn}/events"
-    by_query = await place.web.send("GET", f"{path}?after={position}")
-    assert (by_query.status, by_query.code) == (400, "cursor-invalid")
-    if position.isascii():
-        by_header = await place.web.send("GET", path, headers={"Last-Event-ID": position})
-        assert (by_header.status, by_header.code) == (400, "cursor-invalid")
-
-
-async def test_more_open_streams_than_a_key_may_have_are_refused(
-    house: House, place: Place
-) -> None:
-    """On a gateway of its own, which allows two."""
-    marker = f"streams-{uuid4().hex[:6]}"
-    house.provider.script(Rule(match=marker, deltas=("Still ", "here."), hang_after=1))
-    post = await place.client.send(place.client.note(place.conversation, f"{marker} wait"))
-    port, name = pick_port(), "frontend_gateway"
-    settings = {
-        **house.environment(name),
-        "TURNWIRE_FRONTEND_GATEWAY__PORT": str(port),
-        "TURNWIRE_FRONTEND_GATEWAY__MAX_STREAMS_PER_KEY": "2",
-    }
-    path = f"/v1/turns/{post.turn_id}/events"
-    await house.supervisor.start([ServiceSpec(name, settings, index=90)])
-    try:
-        web = Web(house, place.web._session, place.web.key)
-        web.url = f"http://127.0.0.1:{port}"
-        asks = {"Authorization": f"Bearer {web.key.key}"}
-        async with (
-            web._session.get(web.url + path, headers=asks, timeout=TIMEOUT) as first,
-            web._session.get(web.url + path, headers=asks, timeout=TIMEOUT) as second,
-        ):
-            assert (first.status, second.status) == (200, 200)
-            third = await web.send("GET", path)
-            other = await house.make_key("bad-input")
-            elsewhere = {"Authorization": f"Bearer {other.key}"}
-            async with web._session.get(web.url + path, headers=elsewhere) as fourth:
-                assert fourth.status == 200
-        async with web._session.get(web.url + path, headers=asks, timeout=TIMEOUT) as again:
-            freed = again.status
-    finally:
-        await house.supervisor.process(name, 90).stop()
-        del house.supervisor._processes[name, 90]
-        house.provider.release()
-
-    assert (third.status, third.code) == (429, "quota-exceeded")
-    assert third.body["retryable"] is True
-    assert int(third.headers["Retry-After"]) > 0
-    assert freed == 200
-    await place.client.follow(post)
-    (await house.verdict()).require(one_terminal_per_turn=1, stream_equals_store=3)
+    assert (answer.status, answer.code) == (status, code)
+    after = await place.web.stored()
+    changed = {table for table, count in after.items() if count != before[table]}
+    assert changed <= {"ingestion.request_outcomes"}
 
 
 async def test_a_message_larger_than_the_window_fails_without_a_call(

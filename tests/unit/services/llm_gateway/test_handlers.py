@@ -63,6 +63,30 @@ async def test_a_step_of_a_turn_that_does_not_exist_is_the_record_s_fault(
     assert rows(database, "select turn_id from llm_gateway.work") == [{"turn_id": other.turn_id}]
 
 
+async def test_a_late_step_of_a_purged_conversation_is_dropped_and_not_the_record_s_fault(
+    database: TestDatabase,
+) -> None:
+    turn, other, unknown = seed_turn(database), seed_turn(database), seed_turn(database)
+    rows(
+        database,
+        "insert into ingestion.purged_conversations values (%s, %s, now())",
+        turn.event.tenant_id,
+        turn.event.conversation_id,
+    )
+    rows(
+        database,
+        "delete from ingestion.turns where id = any (%s)",
+        [turn.turn_id, unknown.turn_id],
+    )
+    async with running_worker(database, MemoryProvider()) as worker:
+        await worker.app.steps.handle([delivery(turn.event), delivery(other.event)])
+        await worker.ended(other)
+        with pytest.raises(UnknownTurn, match=str(unknown.turn_id)):
+            await worker.app.steps.handle([delivery(turn.event), delivery(unknown.event)])
+
+    assert rows(database, "select turn_id from llm_gateway.work") == [{"turn_id": other.turn_id}]
+
+
 async def test_a_parked_step_ends_its_turn_only_if_the_turn_is_its_own(
     database: TestDatabase,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -21,6 +21,7 @@ from services.llm_gateway.providers.memory import MemoryProvider, answer
 from services.llm_gateway.work import Ending
 from tests.rig.llm_worker import (
     SeededTurn,
+    Terms,
     Worker,
     about,
     delivery,
@@ -350,14 +351,19 @@ async def test_a_cancelled_step_of_a_dead_worker_is_not_started_again(
     assert told.data == GenerationFailedV1(step_id=turn.step_id, attempt=1, reason="user")
 
 
-async def test_waiting_work_past_its_deadline_is_ended(database: TestDatabase) -> None:
-    turn = seed_turn(database, deadline_s=0.01)
+@pytest.mark.parametrize(
+    ("limited_by", "reason"), [("turn", "deadline"), ("step", "step_deadline")]
+)
+async def test_waiting_work_past_its_deadline_is_ended(
+    database: TestDatabase, limited_by: Literal["turn", "step"], reason: str
+) -> None:
+    turn = seed_turn(database, terms=Terms(0.01, limited_by))
     async with running_worker(database, MemoryProvider(), background=IDLE) as worker:
         await worker.app.store.accept("test", [turn.event], room=0)
         await worker.app.recoverer.sweep()
         told = await worker.ended(turn)
 
-    assert told.data == GenerationFailedV1(step_id=turn.step_id, attempt=0, reason="deadline")
+    assert told.data == GenerationFailedV1(step_id=turn.step_id, attempt=0, reason=reason)
 
 
 async def test_an_end_that_nobody_heard_is_told_again_with_the_same_id(

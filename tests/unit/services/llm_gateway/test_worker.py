@@ -1,7 +1,8 @@
 """One attempt from its claim to its stored end, on a real Postgres."""
 
+import base64
 import hashlib
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,10 +18,12 @@ from schemas.usage import Usage
 from services.llm_gateway.providers.memory import MemoryProvider, answer
 from tests.rig.llm_worker import (
     SeededTurn,
+    Terms,
     Worker,
     about,
     delivery,
     http_provider,
+    on_another_branch,
     rows,
     running_worker,
     seed_turn,
@@ -35,10 +38,14 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
 
 
 async def end_of(
-    database: TestDatabase, *rules: Rule, deadline_s: float = 300.0, **settings: Any
+    database: TestDatabase,
+    *rules: Rule,
+    deadline_s: float = 300.0,
+    limited_by: Literal["turn", "step"] = "turn",
+    **settings: Any,
 ) -> tuple[Any, SeededTurn, int]:
     """How a turn's call ends against this script: the event's data, the turn, requests made."""
-    turn = seed_turn(database, deadline_s=deadline_s)
+    turn = seed_turn(database, terms=Terms(deadline_s, limited_by))
     async with (
         http_provider(*rules) as (server, provider),
         running_worker(database, provider, **settings) as worker,
@@ -126,6 +133,32 @@ async def test_one_conversation_s_calls_run_one_after_the_other(database: TestDa
         ]
 
 
+async def test_a_branch_does_not_wait_for_the_one_it_parts_from(database: TestDatabase) -> None:
+    first = seed_turn(database, text="slow", seq=1)
+    tenant, conversation = first.event.tenant_id, first.event.conversation_id
+    beside, behind = (
+        seed_turn(database, text=text, tenant=tenant, conversation=conversation, seq=seq)
+        for text, seq in (("beside", 3), ("behind", 5))
+    )
+    beside = on_another_branch(beside)
+    async with (
+        http_provider(Rule(match="slow", hang_after=1), Rule()) as (server, provider),
+        running_worker(database, provider) as worker,
+    ):
+        await worker.take(first, beside, behind)
+
+        assert (await worker.ended(beside)).data.attempt == 1
+        assert [turn.turn_id for turn in (first, behind) if is_told(worker, turn)] == []
+
+        server.release()
+        await worker.ended(first)
+        await worker.ended(behind)
+
+
+def is_told(worker: Worker, turn: SeededTurn) -> bool:
+    return any(event.turn_id == turn.turn_id for event in worker.told)
+
+
 async def test_the_provider_s_count_is_the_ledger_s(database: TestDatabase) -> None:
     data, _, _ = await end_of(database, Rule(deltas=("a",), usage=USAGE))
 
@@ -206,6 +239,16 @@ async def test_after_a_delta_a_failure_keeps_what_was_shown(
     assert rows(database, "select text from llm_gateway.results") == [{"text": "a€b"}]
 
 
+async def test_an_error_object_before_an_end_marker_is_no_empty_success(
+    database: TestDatabase,
+) -> None:
+    raw = b'data: {"error":{"message":"m","code":"server_error"}}\n\ndata: [DONE]\n\n'
+    data, _, requests = await end_of(database, Rule(raw_body_b64=base64.b64encode(raw).decode()))
+
+    assert isinstance(data, GenerationFailedV1)
+    assert (data.reason, requests) == ("provider_unavailable", 3)
+
+
 async def test_a_finish_reason_makes_an_answer_whole_however_it_ends(
     database: TestDatabase,
 ) -> None:
@@ -214,11 +257,29 @@ async def test_a_finish_reason_makes_an_answer_whole_however_it_ends(
     assert isinstance(data, GenerationCompletedV1)
 
 
-async def test_silence_after_a_delta_ends_the_call(database: TestDatabase) -> None:
+async def test_silence_after_a_delta_ends_the_call_for_its_own_reason(
+    database: TestDatabase,
+) -> None:
     data, _, requests = await end_of(database, Rule(deltas=("a", "b"), hang_after=1), idle_s=0.2)
 
     assert isinstance(data, GenerationInterruptedV1)
-    assert (data.reason, data.length, requests) == ("provider_cut", 1, 1)
+    assert (data.reason, data.length, requests) == ("idle_timeout", 1, 1)
+
+
+async def test_signs_of_life_are_no_deltas(database: TestDatabase) -> None:
+    delta = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    comments = [b": still working\n\n"] * 40
+    raw = delta + b"".join(comments)
+    rule = Rule(
+        raw_body_b64=base64.b64encode(raw).decode(),
+        cuts=range(len(delta), len(raw), len(comments[0])),
+        cut_pause_ms=50,
+    )
+
+    data, _, requests = await end_of(database, rule, idle_s=0.3)
+
+    assert isinstance(data, GenerationInterruptedV1)
+    assert (data.reason, data.length, requests) == ("idle_timeout", 1, 1)
 
 
 async def test_silence_before_a_delta_is_asked_again(database: TestDatabase) -> None:
@@ -230,16 +291,49 @@ async def test_silence_before_a_delta_is_asked_again(database: TestDatabase) -> 
     assert requests == 2
 
 
-@pytest.mark.parametrize(
-    ("deltas", "kind"), [(1, GenerationInterruptedV1), (0, GenerationFailedV1)]
-)
-async def test_the_deadline_ends_a_call_with_its_own_reason(
-    database: TestDatabase, deltas: int, kind: type[Any]
+async def test_silence_that_does_not_end_is_the_last_word_after_three_requests(
+    database: TestDatabase,
 ) -> None:
-    data, _, _ = await end_of(database, Rule(deltas=("a", "b"), hang_after=deltas), deadline_s=0.5)
+    data, _, requests = await end_of(database, Rule(hang_before_head=True), idle_s=0.1)
+
+    assert data == GenerationFailedV1(step_id=data.step_id, attempt=1, reason="idle_timeout")
+    assert requests == 3
+
+
+ENDED_BY_TIME = [(1, GenerationInterruptedV1), (0, GenerationFailedV1)]
+
+
+@pytest.mark.parametrize(("deltas", "kind"), ENDED_BY_TIME)
+@pytest.mark.parametrize(
+    ("limited_by", "reason"), [("turn", "deadline"), ("step", "step_deadline")]
+)
+async def test_the_deadline_ends_a_call_and_says_whose_time_is_over(
+    database: TestDatabase,
+    deltas: int,
+    kind: type[Any],
+    limited_by: Literal["turn", "step"],
+    reason: str,
+) -> None:
+    data, _, _ = await end_of(
+        database,
+        Rule(deltas=("a", "b"), hang_after=deltas),
+        deadline_s=0.5,
+        limited_by=limited_by,
+    )
 
     assert isinstance(data, kind)
-    assert data.reason == "deadline"
+    assert data.reason == reason
+
+
+@pytest.mark.parametrize(("deltas", "kind"), ENDED_BY_TIME)
+async def test_an_attempt_that_takes_too_long_ends_though_the_turn_has_time(
+    database: TestDatabase, deltas: int, kind: type[Any]
+) -> None:
+    rule = Rule(deltas=("a", "b"), hang_after=deltas)
+    data, _, _ = await end_of(database, rule, step_s=0.5, idle_s=0.5)
+
+    assert isinstance(data, kind)
+    assert data.reason == "step_deadline"
 
 
 async def test_a_wait_for_the_provider_ends_at_the_deadline(database: TestDatabase) -> None:
@@ -316,6 +410,22 @@ async def test_a_cancel_ends_work_that_waits(database: TestDatabase) -> None:
 
     assert told.data == GenerationFailedV1(step_id=turn.step_id, attempt=0, reason="user")
     assert provider.payloads == []
+
+
+async def test_a_step_of_a_turn_that_somebody_wants_to_stop_is_not_begun(
+    database: TestDatabase,
+) -> None:
+    turn = seed_turn(database)
+    rows(database, "update ingestion.turns set cancel_reason = 'user'")
+    provider = MemoryProvider(answer("late"))
+
+    async with running_worker(database, provider) as worker:
+        await worker.take(turn)
+        await worker.take(turn)  # a repeat is noted, and changes nothing either
+        assert (worker.app.pool.running, worker.told, provider.payloads) == (0, [], [])
+
+    assert rows(database, "select 1 from llm_gateway.work") == []
+    assert len(rows(database, "select 1 from llm_gateway.inbox")) == 1
 
 
 async def test_the_end_of_a_turn_drops_its_work_and_stops_its_call(database: TestDatabase) -> None:

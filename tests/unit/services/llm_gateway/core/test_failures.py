@@ -27,7 +27,8 @@ def fate(failure: Failure, **changes: object) -> Repeat | GiveUp:
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_after_a_delta_nothing_is_repeated(kind: FailureKind) -> None:
-    assert fate(Failure(kind), shown=True) == GiveUp("provider_cut")
+    reason = "idle_timeout" if kind is FailureKind.IDLE else "provider_cut"
+    assert fate(Failure(kind), shown=True) == GiveUp(reason)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def test_what_can_never_succeed_is_not_repeated(kind: FailureKind, reason: str) 
 @pytest.mark.parametrize("kind", sorted(RETRIED))
 def test_the_third_request_is_the_last(kind: FailureKind) -> None:
     assert isinstance(fate(Failure(kind), requests=MAX_REQUESTS - 1), Repeat)
-    assert fate(Failure(kind), requests=MAX_REQUESTS) == GiveUp("provider_unavailable")
+    reason = "idle_timeout" if kind is FailureKind.IDLE else "provider_unavailable"
+    assert fate(Failure(kind), requests=MAX_REQUESTS) == GiveUp(reason)
 
 
 def test_a_wait_that_does_not_end_before_the_deadline_is_not_begun() -> None:

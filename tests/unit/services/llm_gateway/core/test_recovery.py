@@ -31,14 +31,14 @@ def fate(
     *entries: Entry,
     checkpoint: Checkpoint | None = None,
     attempts_made: int = 1,
-    is_late: bool = False,
+    late_reason: str | None = None,
 ) -> Recovery:
     return judge(
         1,
         entries=[*entries, fence(2)],
         checkpoint=checkpoint,
         attempts_made=attempts_made,
-        is_late=is_late,
+        late_reason=late_reason,
     )
 
 
@@ -88,7 +88,8 @@ def test_deltas_of_an_earlier_attempt_are_not_this_one_s() -> None:
     entries = [STARTED, generating(1), fence(2), generating(2), fence(3)]
 
     assert (
-        judge(2, entries=entries, checkpoint=None, attempts_made=2, is_late=False) == StartAgain()
+        judge(2, entries=entries, checkpoint=None, attempts_made=2, late_reason=None)
+        == StartAgain()
     )
 
 
@@ -97,5 +98,6 @@ def test_a_step_that_killed_three_workers_is_given_up() -> None:
 
 
 def test_a_late_step_does_not_start_again() -> None:
-    assert fate(STARTED, generating(1), is_late=True) == GiveUpStep("deadline")
-    assert fate(STARTED, delta(2, "a"), is_late=True) == KeepShown("a", EntryId(1, 2))
+    for reason in ("deadline", "step_deadline"):
+        assert fate(STARTED, generating(1), late_reason=reason) == GiveUpStep(reason)
+    assert fate(STARTED, delta(2, "a"), late_reason="deadline") == KeepShown("a", EntryId(1, 2))

@@ -107,6 +107,17 @@ async def test_packets_that_end_inside_a_character_are_joined() -> None:
             assert await read(provider) == [TextDelta("🗼"), Done()]
 
 
+@pytest.mark.parametrize("text", ["é", "夜", "🗼", "👨\u200d👩\u200d👧"])
+async def test_a_stream_that_ends_inside_a_character_shows_no_half_of_it(text: str) -> None:
+    first = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+    second = f'data: {{"choices":[{{"delta":{{"content":"{text}"}}}}]}}\n\n'.encode()
+    start = second.index(text.encode())
+    for cut in range(start + 1, start + len(text.encode())):
+        raw = base64.b64encode(first + second[:cut]).decode()
+        async with connected(Rule(raw_body_b64=raw)) as (_, provider):
+            assert await read(provider) == [TextDelta("a")]
+
+
 async def test_a_stream_that_just_ends_has_no_end() -> None:
     async with connected(Rule(deltas=("a", "b", "c"), end_after=2)) as (_, provider):
         assert await read(provider) == [TextDelta("a"), TextDelta("b")]
