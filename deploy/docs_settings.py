@@ -216,12 +216,12 @@ def _prefixed(settings: type[ServiceSettings]) -> list[Variable]:
 
 
 def _shared(classes: Mapping[str, type[ServiceSettings]]) -> list[Variable]:
-    """Variables without a service's prefix, each once; required if anybody requires it."""
+    """Variables without any service's prefix, each once; required if anybody requires it."""
     found: dict[str, Variable] = {}
+    prefixes = tuple(each.model_config.get("env_prefix", "") for each in classes.values())
     for settings in classes.values():
-        prefix = settings.model_config.get("env_prefix", "")
         for variable in variables_of(settings):
-            if variable.name.startswith(prefix):
+            if variable.name.startswith(prefixes):
                 continue
             if variable.name not in found or variable.default is None:
                 found[variable.name] = variable

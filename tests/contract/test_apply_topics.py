@@ -16,6 +16,7 @@ from libs.kafka.topics import (
     topic_specs,
 )
 from schemas.topic_files import load_topics
+from tests.rig.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -79,6 +80,10 @@ async def test_a_setting_changed_by_hand_is_repaired_and_the_others_stay(
     by_hand = {"retention.ms": "1000", "delete.retention.ms": "5"}
     await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, spec.name, by_hand)])
 
+    async def is_seen() -> bool:  # a broker that has taken a setting tells of it a little later
+        return (await settings_on_the_broker(admin, spec.name))["retention.ms"] == "1000"
+
+    await until(is_seen)
     applied = await apply_topics(admin, [spec])
 
     assert applied.altered == (spec.name,)

@@ -173,8 +173,10 @@ def test_published_reads_show_the_named_tenant_and_nobody_else(
         assert SECOND.canary not in own, read
         if read.arguments is not None:
             assert rows(FIRST, of=SECOND, thing=SECOND) == "[]", read
-            assert rows(FIRST, of=FIRST, thing=SECOND) == "[]", read
             assert rows(FIRST, of=SECOND, thing=FIRST) == "[]", read
+            if read.is_of_the_whole_tenant:
+                continue
+            assert rows(FIRST, of=FIRST, thing=SECOND) == "[]", read
             # Two tenants named: the pair decides, not the id alone.
             assert rows(FIRST, SECOND, of=SECOND, thing=FIRST) == "[]", read
 

@@ -139,6 +139,12 @@ class PublishedRead:
     reader: str
     arguments: Sequence[tuple[str, str]] | None
 
+    @property
+    def is_of_the_whole_tenant(self) -> bool:
+        """Whether nothing but a tenant is named, so that there is no thing of somebody else."""
+        things = [name for name, kind in self.arguments or () if kind.startswith("uuid")]
+        return things == ["tenant"]
+
     def statement(self, tenant: Tenant, thing: UUID) -> tuple[sql.Composed, dict[str, Any]]:
         """Ask for a thing of a tenant; a view is read as a whole."""
         identifier = sql.Identifier(*self.name.split("."))
@@ -165,6 +171,7 @@ def _argument(name: str, kind: str, tenant: Tenant, thing: UUID) -> Any:
         "query": None,
         "needle": tenant.canary,
         "kinds": [SAID["kind"]],
+        "of_kind": SAID["kind"],
         "versions": [1],
         "attempts": [1],
         "tokenizers": [tenant.canary],

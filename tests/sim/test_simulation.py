@@ -71,7 +71,9 @@ def test_a_broken_house_breaks_its_promise(server: tuple[str, str], name: str) -
     style = Style(name, most_failures=1, shrinks=False)
     campaign = play([*kept_cases(name), *SEEDS_FOR_A_MUTANT], style=style, server=server)
 
-    assert [told["broken"][0].partition(":")[0] for told in campaign.failed] == [BREAKS[name]]
+    assert len(campaign.failed) == 1
+    # What stays behind may be the words of a deleted message too: the first promise is not asked.
+    assert BREAKS[name] in {told.partition(":")[0] for told in campaign.failed[0]["broken"]}
 
 
 def test_a_failing_seed_is_shrunk_and_told_with_its_promise(

@@ -378,7 +378,7 @@ async def test_history_is_what_ended_and_has_text_newest_first(rig: Rig) -> None
     await answered(rig, conversation, "c", "")
     await rig.ingestion.requests.handle([post(conversation, "d", "open")])
 
-    wanted = ([TENANT], [conversation], [conversation], [99], ["o200k_base"], 10)
+    wanted = ([TENANT], [conversation], [conversation], [99], ["conservative"], 10)
     with psycopg.connect(rig.test_database.url_of("context_assembly")) as context:
         assert context.execute(HISTORY, wanted).fetchall() == []
         context.execute("select set_config('app.tenant_ids', %s, true)", (str(TENANT),))
