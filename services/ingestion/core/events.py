@@ -29,7 +29,14 @@ from services.ingestion.core.turn import Ending
 
 SOURCE = "ingestion"
 
-DataT = TypeVar("DataT", ConversationDeletedV1, ConversationRestoredV1)
+DataT = TypeVar(
+    "DataT",
+    TurnAcceptedV1,
+    TurnCancelRequestedV1,
+    MessageDeletedV1,
+    ConversationDeletedV1,
+    ConversationRestoredV1,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +67,15 @@ class Startable:
 
 def accepted(turn: NewTurn, *, at: datetime) -> Event[TurnAcceptedV1]:
     """A turn is durable."""
-    return Event(
-        id=ids.caused_id(turn.turn_id, TurnAcceptedV1.TYPE),
-        source=SOURCE,
-        tenant_id=turn.request.tenant_id,
-        conversation_id=turn.request.conversation_id,
-        correlation_id=turn.turn_id,
-        causation_id=turn.request.id,
-        occurred_at=at,
-        traceparent=turn.request.traceparent,
-        data=TurnAcceptedV1(
-            seq=turn.base_seq,
-            policy=turn.policy,
-            position=turn.position,
-            kind=turn.kind,
-            branch_id=turn.branch_id,
-            parent_turn_id=turn.parent_turn_id,
-        ),
+    data = TurnAcceptedV1(
+        seq=turn.base_seq,
+        policy=turn.policy,
+        position=turn.position,
+        kind=turn.kind,
+        branch_id=turn.branch_id,
+        parent_turn_id=turn.parent_turn_id,
     )
+    return _of_request(turn.request, data, of=turn.turn_id, about=turn.turn_id, at=at)
 
 
 def startable(turn: NewTurn) -> Startable:
@@ -127,33 +125,17 @@ def started(turn: Startable, *, at: datetime, deadline_at: datetime) -> Event[Tu
 
 def cancel_requested(mark: Mark, *, at: datetime) -> Event[TurnCancelRequestedV1]:
     """A turn is to stop; told once, with the first reason."""
-    return Event(
-        id=ids.caused_id(mark.turn_id, TurnCancelRequestedV1.TYPE),
-        source=SOURCE,
-        tenant_id=mark.request.tenant_id,
-        conversation_id=mark.request.conversation_id,
-        correlation_id=mark.turn_id,
-        causation_id=mark.request.id,
-        occurred_at=at,
-        traceparent=mark.request.traceparent,
-        data=TurnCancelRequestedV1(reason=mark.reason),
-    )
+    data = TurnCancelRequestedV1(reason=mark.reason)
+    return _of_request(mark.request, data, of=mark.turn_id, about=mark.turn_id, at=at)
 
 
 def message_deleted(deletion: Deletion, *, at: datetime) -> Event[MessageDeletedV1]:
     """A message is gone."""
-    return Event(
-        id=ids.caused_id(deletion.message_id, MessageDeletedV1.TYPE),
-        source=SOURCE,
-        tenant_id=deletion.request.tenant_id,
-        conversation_id=deletion.request.conversation_id,
-        correlation_id=deletion.turn_id,
-        causation_id=deletion.request.id,
-        occurred_at=at,
-        traceparent=deletion.request.traceparent,
-        data=MessageDeletedV1(
-            message_id=deletion.message_id, turn_id=deletion.turn_id, role=deletion.role
-        ),
+    data = MessageDeletedV1(
+        message_id=deletion.message_id, turn_id=deletion.turn_id, role=deletion.role
+    )
+    return _of_request(
+        deletion.request, data, of=deletion.message_id, about=deletion.turn_id, at=at
     )
 
 
@@ -171,12 +153,19 @@ def turned(
 
 
 def _of_conversation(request: Request, data: DataT, *, at: datetime) -> Event[DataT]:
+    return _of_request(request, data, of=request.id, about=request.conversation_id, at=at)
+
+
+def _of_request(
+    request: Request, data: DataT, *, of: UUID, about: UUID, at: datetime
+) -> Event[DataT]:
+    """What a request brought about: its id follows from ``of``, it is one of those ``about``."""
     return Event(
-        id=ids.caused_id(request.id, data.TYPE),
+        id=ids.caused_id(of, data.TYPE),
         source=SOURCE,
         tenant_id=request.tenant_id,
         conversation_id=request.conversation_id,
-        correlation_id=request.conversation_id,
+        correlation_id=about,
         causation_id=request.id,
         occurred_at=at,
         traceparent=request.traceparent,
