@@ -334,3 +334,8 @@ def read(
         named = "" if tenant is None else str(tenant)
         connection.execute("select set_config('app.tenant_ids', %s, true)", [named])
         return connection.execute(statement.encode(), values).fetchall()
+
+
+def ids_of(found: Sequence[dict[str, Any]], column: str) -> list[Any]:
+    """One column of the rows, in their order."""
+    return [row[column] for row in found]

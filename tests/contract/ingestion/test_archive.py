@@ -17,24 +17,6 @@ Connection = psycopg.Connection[dict[str, Any]]
 
 
 @pytest.fixture
-def rows(database: TestDatabase) -> Iterator[Connection]:
-    with writer(database) as connection:
-        yield connection
-
-
-@pytest.fixture
-def context(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "context_assembly") as connection:
-        yield connection
-
-
-@pytest.fixture
-def gateway(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "frontend_gateway") as connection:
-        yield connection
-
-
-@pytest.fixture
 def ops(database: TestDatabase) -> Iterator[Connection]:
     with reader(database, "ops") as connection:
         yield connection

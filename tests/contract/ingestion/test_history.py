@@ -1,7 +1,6 @@
 """The history of branches of every shape: what it shows, and what it costs to read."""
 
 import random
-from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,37 +13,13 @@ from tests.contract.ingestion.lines import (
     TOKENIZER,
     Line,
     Said,
+    ids_of,
     read,
-    reader,
-    writer,
 )
-from tests.rig.parts import TestDatabase
 
 pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[dict[str, Any]]
-
-
-@pytest.fixture
-def rows(database: TestDatabase) -> Iterator[Connection]:
-    with writer(database) as connection:
-        yield connection
-
-
-@pytest.fixture
-def context(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "context_assembly") as connection:
-        yield connection
-
-
-@pytest.fixture
-def gateway(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "frontend_gateway") as connection:
-        yield connection
-
-
-def ids_of(found: Sequence[dict[str, Any]], column: str) -> list[Any]:
-    return [row[column] for row in found]
 
 
 STATUSES = (*SHOWN, "completed", "completed", "failed")

@@ -1,7 +1,6 @@
 """What other services read of conversations, each as its own role, on branches of every shape."""
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,37 +9,13 @@ import pytest
 
 from tests.contract.ingestion.lines import (
     Line,
+    ids_of,
     read,
-    reader,
-    writer,
 )
-from tests.rig.parts import TestDatabase
 
 pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[dict[str, Any]]
-
-
-@pytest.fixture
-def rows(database: TestDatabase) -> Iterator[Connection]:
-    with writer(database) as connection:
-        yield connection
-
-
-@pytest.fixture
-def context(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "context_assembly") as connection:
-        yield connection
-
-
-@pytest.fixture
-def gateway(database: TestDatabase) -> Iterator[Connection]:
-    with reader(database, "frontend_gateway") as connection:
-        yield connection
-
-
-def ids_of(found: Sequence[dict[str, Any]], column: str) -> list[Any]:
-    return [row[column] for row in found]
 
 
 def test_texts_are_read_from_both_tables_and_not_of_what_was_deleted(

@@ -33,12 +33,6 @@ TABLES = (
 
 
 @pytest.fixture
-def rows(database: TestDatabase) -> Iterator[Connection]:
-    with writer(database) as connection:
-        yield connection
-
-
-@pytest.fixture
 def service(database: TestDatabase) -> Iterator[Connection]:
     with reader(database, "ingestion") as connection:
         yield connection
