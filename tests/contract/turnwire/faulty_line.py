@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 _EVENT = re.compile(rb"(?m)^event: ")
 READ_BYTES = 65_536
+END_S = 5.0
+"""A connection ends by an abort: seconds are far more than it takes."""
 
 
 @dataclass
@@ -27,20 +29,40 @@ class FaultyLine:
     events_each: int = 0
     replies_to_lose: int = 0
     connections: int = 0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _served: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a new connection in a task that the line holds until it has ended."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+
+    @property
+    def open_now(self) -> int:
+        """Connections being served."""
+        return len(self._served)
+
+    async def end(self) -> None:
+        """Break what is still open and wait for it, so that no task outlives its test."""
+        served = list(self._served)
+        for task in served:
+            task.cancel()
+        if served:
+            await asyncio.wait(served, timeout=END_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         target = urlsplit(self.to)
-        back, forth = await asyncio.open_connection(target.hostname, target.port)
-        task = asyncio.create_task(_pass_on(reader, forth))
-        self._tasks.add(task)
+        ends = [writer]
         try:
-            await self._answer(back, writer)
+            back, forth = await asyncio.open_connection(target.hostname, target.port)
+            ends.append(forth)
+            async with asyncio.TaskGroup() as both_ways:
+                onward = both_ways.create_task(_pass_on(reader, forth))
+                await self._answer(back, writer)
+                onward.cancel()
         finally:
-            task.cancel()
-            self._tasks.discard(task)
-            for end in (forth, writer):
+            for end in ends:
                 end.transport.abort()
 
     async def _answer(self, back: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,9 +102,10 @@ async def _flushed(writer: asyncio.StreamWriter) -> None:
 async def faulty_line(to: str) -> AsyncIterator[FaultyLine]:
     """A line to the server at ``to``."""
     line = FaultyLine(to)
-    server = await asyncio.start_server(line.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(line.accept, "127.0.0.1", 0)
     line.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield line
     finally:
         server.close()
+        await line.end()
