@@ -232,6 +232,9 @@ def _forked(
     if standing.branch_count >= MAX_BRANCHES:
         detail = f"this conversation has {MAX_BRANCHES} branches, and no more are kept"
         return Problem("quota-exceeded", detail)
+    if origin.parent_turn_id in standing.open:
+        # Its words would be missing from the prompt, and nothing would say so.
+        return in_progress(origin.parent_turn_id)
     return Spot(
         branch_id=ids.branch_id(asked.turn_id),
         parent_turn_id=origin.parent_turn_id,

@@ -152,6 +152,33 @@ async def test_edit_policies_look_at_the_branch_that_is_left(rig: Rig) -> None:
     assert marked == [{"turn_id": running, "cancel_reason": "replaced"}]
 
 
+@pytest.mark.parametrize("policy", ["serialize", "replace"])
+async def test_a_question_is_said_or_answered_again_only_when_the_turn_before_it_has_ended(
+    rig: Rig, policy: str
+) -> None:
+    """It starts at once on a branch of its own: the words of an open turn would be missing."""
+    conversation, (before, waited) = await opened(rig, "a", "b")
+    await rig.ingestion.requests.handle([cancel(conversation, waited)])
+    assert await rig.ingestion.canceller.sweep() == 1
+    early = [
+        edit(conversation, "x", question(waited), policy=policy),
+        answer_again(conversation, "y", waited, policy=policy),
+    ]
+    await rig.ingestion.requests.handle(early)
+    assert [outcome(rig, request) for request in early] == [IN_PROGRESS, IN_PROGRESS]
+    await complete(rig, conversation, before)
+
+    late = [
+        edit(conversation, "x2", question(waited), policy=policy),
+        answer_again(conversation, "y2", waited, policy=policy),
+    ]
+    await rig.ingestion.requests.handle(late)
+
+    assert [outcome(rig, request) for request in late] == [ACCEPTED, ACCEPTED]
+    for key in ("x2", "y2"):
+        assert history(rig, ids.turn_id(TENANT, conversation, key)) == [1, 2]
+
+
 @pytest.mark.parametrize("target", ["assistant", "running", "unknown", "foreign", "deleted"])
 async def test_what_cannot_be_edited_says_why_and_nothing_changes(rig: Rig, target: str) -> None:
     conversation, (turn,) = await answered(rig, "a")
