@@ -20,7 +20,7 @@ from tests.rig.ledger import SAYING, Ledger, Post
 from tests.rig.replanning import Rules
 from tests.rig.verdict import Verdict
 
-__all__ = ["SCHEMAS", "TERMINAL", "Evidence", "Verdict", "check"]
+__all__ = ["SCHEMAS", "TERMINAL", "Evidence", "Verdict", "check", "check_on"]
 
 TERMINAL = frozenset({"completed", "partial", "failed", "cancelled"})
 SCHEMAS = ("ingestion", "context_assembly", "llm_gateway")
@@ -69,36 +69,47 @@ def check(
         dead_letters: Ids of those that tests have caused on purpose; any other is a fault.
         evidence: Topics, streams, prompts; without them the verdict says "not checked".
     """
-    verdict = Verdict()
-    evidence = evidence or Evidence()
-    tenants = sorted({ledger.tenant_id for ledger in ledgers})
     with psycopg.connect(admin_url, row_factory=dict_row, autocommit=True) as connection:
-        posted = {turn for ledger in ledgers for post in ledger.posts if (turn := post.turn_id)}
-        stored = _Stored(connection, tenants, sorted(posted))
-        purged = purges.purged_conversations(connection, tenants)
-        purges.check_purges(connection, ledgers, purged, verdict)
-        purges.check_restores(connection, ledgers, verdict)
-        for ledger in ledgers:
-            _check_ledger(stored, ledger, verdict, purged)
-            isolation.check_ledger(ledger, verdict)
-            deletions.check_ledger(connection, ledger, verdict)
-            policies.check_ledger(connection, ledger, verdict)
-        deletions.check_tables(connection, ledgers, verdict)
-        _check_order(connection, tenants, evidence.overlap_s, verdict)
-        policies.check_turns(connection, tenants, evidence.overlap_s, verdict)
-        for row in _rows(connection, ENDED_TWICE, tenants):
-            verdict.check(
-                "one_terminal_per_turn",
-                holds=row["ends"] == 1,
-                otherwise=f"step {row['step_id']} of turn {row['turn_id']} ended {row['ends']} "
-                "times",
-            )
-        rules = Rules(evidence.catalogue or Catalogue.load(), evidence.policy_text)
-        replanning.check_plans(connection, tenants, rules, verdict)
-        _check_evidence(connection, _of_others(evidence, ledgers, purged), verdict)
-        if evidence.topics is not None:
-            deletions.check_topics(ledgers, evidence.topics, verdict)
-        _check_rest(connection, dead_letters, verdict)
+        return check_on(
+            connection, ledgers, dead_letters=dead_letters, evidence=evidence or Evidence()
+        )
+
+
+def check_on(
+    connection: psycopg.Connection[Any],
+    ledgers: Sequence[Ledger],
+    *,
+    dead_letters: Collection[UUID] = (),
+    evidence: Evidence,
+) -> Verdict:
+    """See ``check``; over a connection that is there already, whose rows are dictionaries."""
+    verdict = Verdict()
+    tenants = sorted({ledger.tenant_id for ledger in ledgers})
+    posted = {turn for ledger in ledgers for post in ledger.posts if (turn := post.turn_id)}
+    stored = _Stored(connection, tenants, sorted(posted))
+    purged = purges.purged_conversations(connection, tenants)
+    purges.check_purges(connection, ledgers, purged, verdict)
+    purges.check_restores(connection, ledgers, verdict)
+    for ledger in ledgers:
+        _check_ledger(stored, ledger, verdict, purged)
+        isolation.check_ledger(ledger, verdict)
+        deletions.check_ledger(connection, ledger, verdict)
+        policies.check_ledger(connection, ledger, verdict)
+    deletions.check_tables(connection, ledgers, verdict)
+    _check_order(connection, tenants, evidence.overlap_s, verdict)
+    policies.check_turns(connection, tenants, evidence.overlap_s, verdict)
+    for row in _rows(connection, ENDED_TWICE, tenants):
+        verdict.check(
+            "one_terminal_per_turn",
+            holds=row["ends"] == 1,
+            otherwise=f"step {row['step_id']} of turn {row['turn_id']} ended {row['ends']} times",
+        )
+    rules = Rules(evidence.catalogue or Catalogue.load(), evidence.policy_text)
+    replanning.check_plans(connection, tenants, rules, verdict)
+    _check_evidence(connection, _of_others(evidence, ledgers, purged), verdict)
+    if evidence.topics is not None:
+        deletions.check_topics(ledgers, evidence.topics, verdict)
+    _check_rest(connection, dead_letters, verdict)
     return verdict
 
 

@@ -1,6 +1,8 @@
 """Plays many seeds in several processes, shrinks what fails, and says how much was attacked."""
 
 import argparse
+import contextlib
+import gc
 import os
 import shlex
 import signal
@@ -10,7 +12,6 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -140,7 +141,7 @@ def kept_names() -> list[str]:
     return sorted({words[0] for line in lines if (words := shlex.split(line, comments=True))})
 
 
-@contextmanager
+@contextlib.contextmanager
 def prepared_server() -> Iterator[tuple[str, str]]:
     """URL of a server without durability, and the name of a migrated database on it."""
     folder = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
@@ -160,11 +161,13 @@ class Style:
         mutant: Name of what is broken in the house.
         most_failures: After so many failing cases no more are played.
         shrinks: Look for as few faults as still break the same promise first.
+        spares_looks: See ``tests.sim.looks``.
     """
 
     mutant: str | None = None
     most_failures: int = MOST_FAILURES
     shrinks: bool = True
+    spares_looks: bool = True
 
 
 def play(
@@ -175,7 +178,7 @@ def play(
     style: Style | None = None,
     tell: Callable[[Campaign], None] = lambda _campaign: None,
 ) -> Campaign:
-    """Play cases in processes of their own, each takes every n-th; too many failures end it.
+    """Play cases in processes of their own, each takes the next; too many failures end it.
 
     Args:
         tell: Called after each case.
@@ -187,10 +190,13 @@ def play(
     style = style or Style()
     began = monotonic()
     lock = threading.Lock()
+    left = iter(cases)
 
     def follow(process: "subprocess.Popen[bytes]") -> None:
+        _hand(process, left, lock)
         assert process.stdout is not None
         for line in process.stdout:
+            _hand(process, left, lock)
             with lock:
                 campaign.add(orjson.loads(line))
                 is_enough = len(campaign.failed) >= style.most_failures
@@ -200,9 +206,7 @@ def play(
                     each.terminate()
                 return
 
-    started = [
-        _worker(cases[number::workers], style, server) for number in range(min(workers, len(cases)))
-    ]
+    started = [_worker(style, server) for _ in range(min(workers, len(cases)))]
     threads = [threading.Thread(target=follow, args=[process]) for process in started]
     try:
         for thread in threads:
@@ -222,23 +226,39 @@ def play(
     return campaign
 
 
+def _hand(process: "subprocess.Popen[bytes]", left: Iterator[Case], lock: threading.Lock) -> None:
+    """Give a process the next case; where there is none it ends."""
+    with lock:
+        case = next(left, None)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone, as its exit status will say
+        if case is None:
+            process.stdin.close()
+        else:
+            process.stdin.write(orjson.dumps([case.seed, case.only]) + b"\n")
+            process.stdin.flush()
+
+
 def _ended(process: "subprocess.Popen[bytes]") -> int:
+    assert process.stdin is not None
     assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
     process.stdout.close()
     return process.wait()
 
 
-def _worker(
-    cases: Sequence[Case], style: Style, server: tuple[str, str]
-) -> "subprocess.Popen[bytes]":
-    played = orjson.dumps([[case.seed, case.only] for case in cases]).decode()
-    command = [sys.executable, "-m", "tests.sim", "--play", played, "--server", *server]
+def _worker(style: Style, server: tuple[str, str]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.sim", "--play", "--server", *server]
     if style.mutant is not None:
         command += ["--mutant", style.mutant]
     if not style.shrinks:
         command.append("--unshrunk")
+    if not style.spares_looks:
+        command.append("--every-look")
     return subprocess.Popen(
         command,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         cwd=Path(__file__).parents[2],
@@ -246,13 +266,17 @@ def _worker(
 
 
 def _play_here(arguments: argparse.Namespace) -> int:
-    """One worker: plays its seeds one after the other, a line of JSON for each."""
+    """One worker: plays the cases that it is handed, a line of JSON for each."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEAST_LOG_LEVEL))
     mutant = MUTANTS[arguments.mutant] if arguments.mutant else None
     rewrite = rewrite_of(mutant) if mutant else unchanged
     url, template = arguments.server
-    with postgres.store(url, template, rewrite=rewrite) as store:
-        for seed, only in orjson.loads(arguments.play):
+    with postgres.store(
+        url, template, rewrite=rewrite, spares_looks=not arguments.every_look
+    ) as store:
+        gc.disable()  # whatever happens at a collection happens between two runs
+        for number, line in enumerate(sys.stdin.buffer):
+            seed, only = orjson.loads(line)
             case = Case(seed, None if only is None else tuple(only))
             faults = fault_plan.draw(seed) if only is None else parse_faults(only)
             result = run(seed, faults, store, tell=arguments.trace)
@@ -261,6 +285,9 @@ def _play_here(arguments: argparse.Namespace) -> int:
             told = {"case": str(case), **_told(result)}
             sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
             sys.stdout.flush()
+            gc.collect()
+            if number == 0:
+                gc.freeze()  # what has been loaded by now stays, and need not be looked at again
     return 0
 
 
@@ -370,9 +397,10 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kept", choices=kept_names(), help="play the kept cases of this name")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="play a broken house")
-    parser.add_argument("--play", help=argparse.SUPPRESS)
+    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--server", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--every-look", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--unshrunk", action="store_true", help="report failures as they came")
     return parser.parse_args(given)
 
@@ -403,10 +431,11 @@ def _replay(arguments: argparse.Namespace, server: tuple[str, str]) -> int:
     process = subprocess.run(
         [
             *(sys.executable, "-m", "tests.sim", "--trace", "--server", *server),
-            *("--play", orjson.dumps([[arguments.seed, arguments.only]]).decode()),
+            "--play",
             *(("--mutant", arguments.mutant) if arguments.mutant else ()),
             "--unshrunk",
         ],
+        input=orjson.dumps([arguments.seed, arguments.only]),
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         cwd=Path(__file__).parents[2],

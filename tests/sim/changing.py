@@ -116,17 +116,33 @@ class Changes:
             await asyncio.sleep(self._dice.uniform(0, CANCEL_WITHIN_S))
             if self._dice.random() < RESTORE_SHARE:
                 with self._world.during("restore"):
-                    await self._act(client, "restore", conversation, conversation)
+                    if await self._act(client, "restore", conversation, conversation):
+                        await self._go_on(client, conversation, say)
                     await client.follow(last)
                 return
             await client.follow(last)
             await asyncio.sleep(self._dice.uniform(0, PURGED_WITHIN_S))
 
+    async def _go_on(self, client: SimClient, conversation: UUID, say: Callable[[], str]) -> None:
+        """Say one thing more in a conversation that is there again.
+
+        Its deletion may come once more where it was asked for twice: then this is refused, as a
+        message may be that names a policy.
+        """
+        post = client.note(conversation, say())
+        post.policy = "queue"
+        await client.send(post)
+        if post.turn_id is not None:
+            await client.follow(post)
+
     async def _act(
         self, client: SimClient, kind: ActKind, conversation: UUID, target: UUID
-    ) -> None:
+    ) -> bool:
+        """Do something; whether it was done."""
         self._world.use("client", kind)
-        await client.act(Act(kind, conversation, target))
+        act = Act(kind, conversation, target)
+        await client.act(act)
+        return act.is_done
 
 
 def _status(post: Post) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from libs import api_keys
-from tests.rig.checker import Evidence, Verdict, check
+from tests.rig.checker import Evidence, Verdict, check_on
 from tests.rig.evidence import INNER_TOPICS
 from tests.rig.ledger import Post, canary_of
 from tests.sim.changing import Changes
@@ -58,9 +58,7 @@ select (select count(*) from ingestion.purged_conversations) as purge,
          where h ->> 'section' = 'history') plans
 """
 
-ENDS = """
-select status, count(*) as n from ingestion.turns where not starts_with(key, 'past ') group by 1
-"""
+CREATE_KEY = "select * from frontend_gateway.op_create_key(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
 
 
 @dataclass(slots=True)
@@ -161,8 +159,7 @@ class Play:
 
     def _client(self, tenant: str, principal: str) -> SimClient:
         key = api_keys.new_api_key(self.world.random_bytes(api_keys.SECRET_BYTES))
-        (row,) = self.store.rows(
-            "select * from frontend_gateway.op_create_key(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        values = [
             self._id(),
             tenant,
             self._id(),
@@ -172,7 +169,8 @@ class Play:
             api_keys.visible_prefix(key),
             api_keys.hash_api_key(key),
             "simulation",
-        )
+        ]
+        (row,) = self.store.at_present().execute(CREATE_KEY, values).fetchall()
         return SimClient(self.house, key=key, tenant_id=row["tenant_id"])
 
     def _id(self) -> UUID:
@@ -263,8 +261,8 @@ class Play:
             overlap_s=0.0,
         )
         ledgers = [client.ledger for client in self.clients]
-        verdict = check(self.store.admin_url, ledgers, evidence=evidence)
         connection = self.store.at_present()
+        verdict = check_on(connection, ledgers, evidence=evidence)
         # What strikes an operator's command delays nobody's turn.
         strikes = [strike for strike in self.world.strikes if strike[1].port != "operating"]
         check_recovery(connection, house.deaths, strikes, verdict)
