@@ -31,7 +31,10 @@ async def work(settings: LlmSettings) -> None:
     catalogue = Catalogue.load(settings.models_file)
     async with (
         open_process(SERVICE, settings) as process,
-        RedisLiveStream.open(settings.redis_url.get_secret_value()) as live,
+        RedisLiveStream.open(
+            settings.redis_url.get_secret_value(),
+            errors=process.metrics.live_stream_errors_total,
+        ) as live,
         OpenAiCompatible.open(
             base_url=settings.llm_base_url,
             api_key=settings.llm_api_key,

@@ -104,7 +104,7 @@ def build_app(settings: LlmSettings, adapters: Adapters, *, worker_id: UUID) -> 
     watch = Watch(pool, adapters.live, clock=clock, every_s=settings.watch_every_s)
     upkeep = Upkeep(adapters.database, store, retention=Retention(), clock=clock)
     return App(
-        steps=StepHandlers(store, pool, clock=clock),
+        steps=StepHandlers(store, pool, clock=clock, tracing=instruments.tracing),
         turns=TurnHandlers(store, pool),
         pool=pool,
         store=store,

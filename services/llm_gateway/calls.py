@@ -9,17 +9,18 @@ from typing import TypeAlias
 
 from libs.catalogue import Catalogue
 from libs.failpoints import failpoint
+from libs.telemetry.labels import LlmOutcome
 from libs.telemetry.logging import get_logger
-from libs.telemetry.metrics import LlmOutcome
-from libs.telemetry.names import ATTEMPT, STEP_ID, TURN_ID, model_call_span
-from libs.telemetry.tracing import AttributeValue, OpenSpan
+from libs.telemetry.names import model_call_span
 from schemas.streams import generating
 from schemas.usage import Usage
 from services.llm_gateway.core.attempt import AttemptText
 from services.llm_gateway.core.coalesce import Coalescer
 from services.llm_gateway.core.completions import (
+    NAMELESS,
     Done,
     Finished,
+    Named,
     Part,
     TextDelta,
     UsageReported,
@@ -34,16 +35,20 @@ from services.llm_gateway.core.failures import (
 from services.llm_gateway.core.outcomes import (
     Completed,
     Failed,
-    Interrupted,
     Measured,
     Outcome,
-    reason_of,
     stopped,
 )
 from services.llm_gateway.core.usage import Price, estimated, priced
 from services.llm_gateway.instruments import Instruments
 from services.llm_gateway.live import Channel, LiveWriter
 from services.llm_gateway.ports import Provider, ProviderFailed
+from services.llm_gateway.spans import (
+    call_attributes,
+    tell_answer,
+    tell_ending,
+    tell_request,
+)
 from services.llm_gateway.work import STEP_DEADLINE, Claim, Ending
 
 SETTLE_TIMEOUT_S = 1.0
@@ -85,6 +90,8 @@ class Call:
         self.started = started
         self.first_delta: float | None = None
         self.usage: Usage | None = None
+        self.reasoning: int | None = None
+        self.named: Named = NAMELESS
         self.requests = 0
         self.failure: Failure | None = None
         self.stop_reason: str | None = None
@@ -161,24 +168,17 @@ class Caller:
             The end to be stored; None where the attempt was lost: then nothing may be written.
         """
         facts = call.facts
-        names = self._tracing.names
-        attributes: dict[str, AttributeValue] = {
-            names.operation_name: "chat",
-            names.provider_name: self._provider.name,
-            names.request_model: facts.model,
-            names.request_stream: True,
-            names.conversation_id: str(facts.conversation_id),
-            TURN_ID: str(facts.turn_id),
-            STEP_ID: str(facts.step_id),
-            ATTEMPT: facts.attempt,
-        }
+        conventions = self._tracing.conventions
         with self._tracing.span(
             model_call_span(facts.model),
             kind="client",
             parent_traceparent=facts.traceparent,
             turn_id=facts.turn_id,
-            attributes=attributes,
+            attributes=call_attributes(conventions, call.claim, self._provider)
+            if self._tracing.is_kept
+            else None,
         ) as span:
+            tell_request(span, conventions, call.claim.payload or b"")
             call.channel = self._live.open(facts.turn_id, call.lose)
             self._live.put(call.channel, generating(facts.attempt))
             outcome = await self._outcome(call)
@@ -191,7 +191,8 @@ class Caller:
                 return None
             failpoint("llm.after_last_delta")
             ending = self._ending(call, outcome)
-            self._describe(span, ending)
+            tell_ending(span, conventions, ending)
+            tell_answer(span, conventions, call.named, call.reasoning)
         return ending
 
     def close(self, call: Call) -> None:
@@ -268,7 +269,9 @@ class Caller:
             # After a finish reason the answer is whole, however the connection ended.
             end = end if isinstance(end, Completed) else error.failure
         except TimeoutError:
-            if call.is_stopping or loop.time() >= call.deadline:
+            # What was waited for, not what time it is: a loop's timer may fire a little early.
+            due = timer.when()
+            if call.is_stopping or due is None or due >= call.deadline:
                 end = end if isinstance(end, Completed) and not call.is_stopping else None
             elif not isinstance(end, Completed):
                 end = Failure(FailureKind.IDLE)
@@ -288,10 +291,10 @@ class Caller:
             match part:
                 case TextDelta(piece):
                     text.append(piece)
-                case Finished(reason):
-                    end = Completed(reason)
-                case UsageReported(usage):
-                    call.usage = usage
+                case Finished(reason, named):
+                    end, call.named = Completed(reason), named
+                case UsageReported(usage, reasoning):
+                    call.usage, call.reasoning = usage, reasoning
                 case PartFailed(failure):
                     # After a finish reason the answer is whole, whatever follows it.
                     end, is_over = end if isinstance(end, Completed) else failure, True
@@ -356,18 +359,6 @@ class Caller:
             request_bytes=len(call.claim.payload or b""), answer_bytes=call.text.length
         )
         return priced(usage, price_of(self._catalogue, call.facts.model))
-
-    def _describe(self, span: OpenSpan, ending: Ending) -> None:
-        names = self._tracing.names
-        span.set(names.response_finish_reasons, [reason_of(ending.outcome)])
-        if ending.measured.first_token_ms is not None:
-            span.set(names.response_first_chunk, ending.measured.first_token_ms / 1000)
-        if ending.usage is not None:
-            span.set(names.usage_input, ending.usage.input)
-            span.set(names.usage_output, ending.usage.output)
-            span.set(names.usage_cache_read, ending.usage.cached)
-        if isinstance(ending.outcome, Failed | Interrupted):
-            span.fail(ending.outcome.reason)
 
     def _count(self, call: Call, end: _End) -> None:
         outcome = _metric_outcome(end, stop_reason=call.stop_reason, is_lost=call.is_lost)

@@ -1,12 +1,15 @@
 """Takes planned steps over, stops what is cancelled, and forgets what has ended."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from libs.clock import Clock
 from libs.errors import Terminal
 from libs.kafka.records import Delivery
+from libs.kafka.spans import spans_of
 from libs.outbox import OutboxMessage, outbox_message
 from libs.postgres import Transaction
+from libs.telemetry.tracing import Tracing
 from schemas.generations import GenerationFailedV1
 from schemas.registry import CONTEXT_EVENTS, GENERATION_EVENTS, TURN_EVENTS
 from schemas.steps import StepPlannedV1
@@ -39,10 +42,11 @@ class StepHandlers:
     consumer = CONTEXT_CONSUMER
     topics = (CONTEXT_EVENTS,)
 
-    def __init__(self, store: Store, pool: Pool, *, clock: Clock) -> None:
+    def __init__(self, store: Store, pool: Pool, *, clock: Clock, tracing: Tracing) -> None:
         self._store = store
         self._pool = pool
         self._clock = clock
+        self._tracing = tracing
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
         """Refuse replays."""
@@ -54,12 +58,16 @@ class StepHandlers:
         Raises:
             UnknownTurn: After the others of the batch were taken over: that record is to blame.
         """
-        planned = [d.event for d in batch if isinstance(d.event.data, StepPlannedV1)]
+        planned = [d for d in batch if isinstance(d.event.data, StepPlannedV1)]
         if not planned:
             return
         room = self._pool.reserve(len(planned))
+        is_told = self._tracing.is_kept  # their ids are passed on to nobody
         try:
-            accepted = await self._store.accept(self.consumer, planned, room=room)
+            with spans_of(self._tracing, planned) if is_told else nullcontext():
+                accepted = await self._store.accept(
+                    self.consumer, [delivery.event for delivery in planned], room=room
+                )
         finally:
             self._pool.release(room)
         self._pool.start(accepted.claimed)

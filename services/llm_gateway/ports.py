@@ -31,6 +31,11 @@ class Provider(Protocol):
         """Label of spans and metrics."""
         ...
 
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port that requests go to; None where they go nowhere."""
+        ...
+
     def stream(self, payload: bytes) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Part]]]:
         """Send a payload, unchanged but for transport fields, and read the answer as it comes.
 

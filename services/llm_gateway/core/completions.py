@@ -6,7 +6,7 @@ Stop reasons, usage and errors of the many servers that speak this protocol come
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import orjson
@@ -24,17 +24,39 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """What the provider calls its answer; None where it says nothing, or nothing like a name.
+
+    Attributes:
+        id: Of the answer, with the provider.
+        model: That answered; often a dated version of the one that was asked for.
+    """
+
+    id: str | None = None
+    model: str | None = None
+
+
+NAMELESS = Named()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The model stopped: ``stop``, ``length``, ``content_filter`` or ``other``."""
 
     reason: str
+    named: Named = field(default=NAMELESS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReported:
-    """Tokens as the provider counted them."""
+    """Tokens as the provider counted them.
+
+    Attributes:
+        reasoning: Of the output, what the model thought to itself; None where it does not say.
+    """
 
     usage: Usage
+    reasoning: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,7 @@ FINISH_REASONS = {
 }
 OTHER = "other"
 _DONE_MARK = "[DONE]"
+_NAME = re.compile(r"[\w.:/@+-]{1,128}", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HIGH_SURROGATES = ("\ud800", "\udbff")
 _MALFORMED = Failed(Failure(FailureKind.MALFORMED))
@@ -125,12 +148,13 @@ class CompletionReader:
         if chunk.get("error"):
             parts.append(Failed(of_error_object(chunk["error"])))
             return
-        self._choices(chunk.get("choices"), parts)
+        self._choices(chunk, parts)
         usage = _usage(chunk.get("usage"))
         if usage is not None:
-            parts.append(UsageReported(usage))
+            parts.append(UsageReported(usage, _reasoning(chunk["usage"])))
 
-    def _choices(self, choices: object, parts: list[Part]) -> None:
+    def _choices(self, chunk: Mapping[str, object], parts: list[Part]) -> None:
+        choices = chunk.get("choices")
         if not isinstance(choices, Sequence) or isinstance(choices, str):
             return
         for choice in choices:
@@ -141,7 +165,8 @@ class CompletionReader:
                 parts.append(TextDelta(text))
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason:
-                parts.append(Finished(FINISH_REASONS.get(reason.lower(), OTHER)))
+                known = FINISH_REASONS.get(reason.lower(), OTHER)
+                parts.append(Finished(known, _named(chunk)))
 
     def _joined(self, text: str) -> str:
         """Text with split surrogate pairs joined again and what cannot be stored taken out."""
@@ -171,8 +196,8 @@ def _content(choice: Mapping[str, object]) -> str:
     delta = choice.get("delta") or choice.get("message")
     if not isinstance(delta, Mapping):
         return ""
-    for field in ("content", "refusal"):
-        text = delta.get(field)
+    for name in ("content", "refusal"):
+        text = delta.get(name)
         if isinstance(text, str) and text:
             return text
     return ""
@@ -189,6 +214,20 @@ def _usage(value: object) -> Usage | None:
     if cached is None:
         cached = _count(value.get("prompt_cache_hit_tokens"))
     return Usage(input=read, output=written, cached=min(cached or 0, read))
+
+
+def _reasoning(usage: Mapping[str, object]) -> int | None:
+    details = usage.get("completion_tokens_details")
+    return _count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else None
+
+
+def _named(chunk: Mapping[str, object]) -> Named:
+    return Named(_name(chunk.get("id")), _name(chunk.get("model")))
+
+
+def _name(value: object) -> str | None:
+    """A foreign text only if it has the shape of a name: it goes to where no texts may go."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None
 
 
 def _count(value: object) -> int | None:

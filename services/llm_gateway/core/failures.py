@@ -13,6 +13,7 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from libs.retry import Backoff
+from services.llm_gateway.core.provider_codes import is_code
 
 MAX_REQUESTS = 3
 """Requests to the provider inside one attempt, the first included."""
@@ -235,17 +236,16 @@ def _status_in(error: object) -> int | None:
 
 
 _STATUS_DIGITS = 3
-_CODE = re.compile(r"[a-z0-9_.\-]{1,64}", re.IGNORECASE)
 
 
 def _code(error: object) -> str | None:
-    """Only what looks like a code: a provider's free text may quote the conversation."""
+    """Only what is surely a code: what a provider writes may quote the conversation or a key."""
     if not isinstance(error, Mapping):
         return None
     for field in ("code", "type"):
         value = error.get(field)
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        if isinstance(value, str) and _CODE.fullmatch(value):
+        if isinstance(value, str) and is_code(value):
             return value
     return None

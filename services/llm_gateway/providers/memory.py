@@ -37,6 +37,11 @@ class MemoryProvider:
         self.open = 0
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """None: nothing is sent anywhere."""
+        return None
+
+    @property
     def name(self) -> str:
         """Label of spans and metrics."""
         return "memory"

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import aiohttp
 from pydantic import SecretStr
@@ -66,6 +67,9 @@ class OpenAiCompatible:
         """``base_url`` ends before ``/chat/completions``; ``now`` is for dates in headers."""
         self._session = session
         self._url = base_url.rstrip("/") + "/chat/completions"
+        parts = urlsplit(base_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._server = None if parts.hostname is None else (parts.hostname, port)
         self._headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
@@ -100,6 +104,11 @@ class OpenAiCompatible:
     def name(self) -> str:
         """Label of spans and metrics."""
         return "openai_compatible"
+
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port that requests go to."""
+        return self._server
 
     def stream(self, payload: bytes) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Part]]]:
         """Send the payload; see ``Provider.stream``."""
@@ -195,13 +204,20 @@ class _Answer:
         error: object = None
         try:
             async with asyncio.timeout(ERROR_TIMEOUT_S):
-                raw = await response.content.read(MAX_ERROR_BYTES)
-            body = json.loads(raw)
+                body = json.loads(await _front_of(response))
             error = body.get("error", body) if isinstance(body, Mapping) else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
             error = None  # the status says enough
         headers = {name.lower(): value for name, value in response.headers.items()}
         return of_status(response.status, error=error, headers=headers, now=self._now())
+
+
+async def _front_of(response: aiohttp.ClientResponse) -> bytes:
+    """A body, or as much of it as is looked at; one read alone ends with the packet."""
+    raw = b""
+    while piece := await response.content.read(MAX_ERROR_BYTES - len(raw)):
+        raw += piece
+    return raw
 
 
 async def _reached_end(response: aiohttp.ClientResponse) -> bool:
