@@ -9,7 +9,7 @@ UV_VERSION := 0.13.9
 STAMP := $(VENV)/.set-up
 
 .PHONY: help setup demo up down smoke test test-contract test-system test-system-packages sim \
-	mutants test-chaos lint type fmt bench bench-peer soak docs clean
+	mutants test-chaos lint type fmt bench bench-peer soak docs chart clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "%-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,10 @@ down: $(STAMP)  ## Stop what `make up` or `make demo` started
 smoke: $(STAMP)  ## Start everything on free ports, have two turns answered, stop
 	@$(BIN)/turnwire smoke
 
+# Two files at a time: most of a test's seconds are spent waiting for servers. A file's tests stay
+# together, so what they share is started once or twice.
 test: $(STAMP)  ## Every lane that needs no system package
-	@$(BIN)/python -m pytest -m "not browser"
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not browser and not promtool"
 
 test-contract: $(STAMP)  ## Only twins and real parts through one suite
 	@$(BIN)/python -m pytest tests/contract tests/schemas
@@ -44,9 +46,9 @@ test-contract: $(STAMP)  ## Only twins and real parts through one suite
 test-system: $(STAMP)  ## Only the lane of real processes and kills
 	@$(BIN)/python -m pytest tests/system
 
-test-system-packages: $(STAMP)  ## Lanes that need Debian's packages (chromium)
+test-system-packages: $(STAMP)  ## Lanes that need Debian's packages (chromium, prometheus)
 	@$(BIN)/python -m tests.rig.system_packages
-	@$(BIN)/python -m pytest -m browser
+	@$(BIN)/python -m pytest -m "browser or promtool"
 
 sim: $(STAMP)  ## Play SEEDS (600) simulated runs under faults, or replay SEED
 	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),600))
@@ -79,9 +81,15 @@ bench-peer: $(STAMP)  ## Measure beside LangGraph behind FastAPI, in an environm
 soak: $(STAMP)  ## The same load for MINUTES (10); tells what grows
 	@$(BIN)/python -m tests.bench.soak --minutes $(or $(MINUTES),10)
 
-docs: $(STAMP)  ## Write the generated pages and schemas again
+docs: $(STAMP)  ## Write the generated pages and schemas again, and build the site
 	@$(BIN)/python -m schemas.export
 	@$(BIN)/python -m deploy.docs_settings
+	@$(BIN)/python -m deploy.docs_reference
+	@$(BIN)/python -m deploy.dashboards
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q
+
+chart: $(STAMP)  ## Render the Helm chart again; builds helm with Go where it is not there
+	@$(BIN)/python -m deploy.chart
 
 clean:  ## Remove the virtual environment and caches (data folders stay)
-	rm -rf $(VENV) .bench-peer .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .bench-peer site .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

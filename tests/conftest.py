@@ -1,5 +1,6 @@
 """Fixtures that every lane shares: real parts, started when first used, ended with the session."""
 
+import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +8,25 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 import redis
+import structlog
 
 from deploy.local.stack import LlmEndpoint
 from tests.rig import parts
 from tests.rig.parts import TestDatabase
 
 FIRST_TEST_DATABASE, LAST_TEST_DATABASE = 1, 15  # Redis has 16 by default; 0 stays untouched
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """What a test does to the log of this process (by a command it runs here) ends with it."""
+    root = logging.getLogger()
+    handlers, level, config = list(root.handlers), root.level, structlog.get_config()
+    yield
+    structlog.configure(**config)
+    logging.captureWarnings(capture=False)
+    root.handlers = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def test_the_first_end_of_a_history_is_its_last_state(history: list[Move]) -> No
         assert state is first_end
 
 
-@pytest.mark.parametrize("state", [TurnState.GENERATING, *TERMINAL])
+@pytest.mark.parametrize("state", [TurnState.GENERATING, *sorted(TERMINAL)])
 def test_a_late_planned_step_changes_nothing(state: TurnState) -> None:
     assert after(state, Move.STEP_PLANNED) is None
 
