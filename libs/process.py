@@ -6,18 +6,21 @@ is its own. Nothing else constructs real adapters.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
 from libs.clock import Clock, SystemClock
 from libs.errors import QueueUnavailable
+from libs.heartbeat import Heartbeat
 from libs.kafka.frame import Consumer, ConsumerSettings, make_broker
 from libs.kafka.loop import BatchHandler, BatchLoop
 from libs.kafka.parking import Parking
 from libs.kafka.publisher import KafkaPublisher
+from libs.kafka.redriving import Redriving
+from libs.kafka.spans import traced
 from libs.kafka.topics import topic_specs
-from libs.kafka.upkeep import KafkaUpkeep
+from libs.kafka.upkeep import KafkaUpkeep, LagWatch
 from libs.outbox import Relay
 from libs.postgres import Database
 from libs.redis.ports import LiveStream
@@ -88,7 +91,7 @@ async def open_process(name: str, settings: ServiceSettings) -> AsyncIterator[Pr
             metrics=metrics,
             tracing=tracing,
             database=database,
-            relay=Relay(database, publisher, clock=clock, metrics=metrics),
+            relay=Relay(database, traced(publisher, tracing), clock=clock, metrics=metrics),
         )
     finally:
         await publisher.stop()
@@ -131,12 +134,13 @@ async def serve(
         for one in subscriptions
     ]
     watchdog = LoopLagWatchdog(process.metrics.event_loop_lag_seconds)
+    readiness = {**_readiness(process, upkeep, consumers), **(checks or {})}
     ops_server = OpsServer(
         process.registry,
         host=settings.ops_host,
         port=settings.ops_port,
         liveness={"event_loop": watchdog.check, "consumers": _consumers_check(consumers)},
-        readiness={**_readiness(process, upkeep, consumers), **(checks or {})},
+        readiness=readiness,
     )
     service = Service(
         broker=broker,
@@ -144,16 +148,47 @@ async def serve(
         relay=process.relay,
         upkeep=upkeep,
         ops_server=ops_server,
-        lifecycle=Lifecycle(
-            background={"watchdog": watchdog.run, **lifecycle.background},
-            drain=lifecycle.drain,
-            close=lifecycle.close,
+        lifecycle=_with_operators(
+            process,
+            consumers,
+            readiness,
+            replace(lifecycle, background={"watchdog": watchdog.run, **lifecycle.background}),
         ),
     )
-    await service.run(clock=process.clock, metrics=process.metrics)
+    await service.run(clock=process.clock)
     if service.failed:
         msg = "a consumer could not go on; the process ends so that a new one takes over"
         raise QueueUnavailable(msg)
+
+
+def _with_operators(
+    process: Process,
+    consumers: Sequence[Consumer],
+    readiness: Mapping[str, Check],
+    lifecycle: Lifecycle,
+) -> Lifecycle:
+    """What every worker does beside its own work so that operators see it and can act on it."""
+    lag = LagWatch(consumers, clock=process.clock, metrics=process.metrics)
+    heartbeat = Heartbeat(
+        process.database,
+        instance_id=process.clock.new_id(),
+        version=release(),
+        checks=readiness,
+        lag=lambda: lag.latest,
+        clock=process.clock,
+    )
+    loops = [consumer.loop for consumer in consumers]
+    redriving = Redriving(process.database, loops, clock=process.clock)
+    return replace(
+        lifecycle,
+        background={
+            "kafka_lag": lag.run,
+            "heartbeat": heartbeat.run,
+            "redriving": redriving.run,
+            **lifecycle.background,
+        },
+        close=(heartbeat.leave, *lifecycle.close),
+    )
 
 
 def _membership(settings: ServiceSettings) -> ConsumerSettings:

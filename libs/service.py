@@ -18,10 +18,9 @@ from faststream.kafka import KafkaBroker
 from libs.clock import Clock
 from libs.kafka.frame import Consumer
 from libs.kafka.outcomes import attempt
-from libs.kafka.upkeep import KafkaUpkeep, LagWatch
+from libs.kafka.upkeep import KafkaUpkeep
 from libs.outbox import Relay
 from libs.retry import Backoff
-from libs.telemetry.metrics import Metrics
 from libs.telemetry.ops_server import OpsServer
 
 RESTART_BACKOFF = Backoff(base_s=0.2, cap_s=5.0)
@@ -74,7 +73,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self.failed = False
 
-    async def run(self, *, clock: Clock, metrics: Metrics) -> None:
+    async def run(self, *, clock: Clock) -> None:
         """Serve until SIGTERM or SIGINT."""
         await self._ops_server.start()
         try:
@@ -86,12 +85,10 @@ class Service:
                 after_startup=[self._started],
                 on_shutdown=[self._stop_consumers],
             )
-            lag = LagWatch(self._consumers, clock=clock, metrics=metrics)
             self._start_background(
                 {
                     "relay": self._relay.run,
                     "kafka_upkeep": self._upkeep.run,
-                    "kafka_lag": lag.run,
                     **self._lifecycle.background,
                 },
                 clock,

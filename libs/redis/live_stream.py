@@ -17,6 +17,7 @@ from libs.redis.ports import (
     expiry,
     is_fenced,
 )
+from libs.telemetry.labels import ByUse, LiveStreamUse
 from schemas.streams import Entry, EntryId
 
 MAX_ENTRIES = 20_000
@@ -31,8 +32,9 @@ def _script(name: str, *, key_count: int) -> Script:
 class RedisLiveStream:
     """Implements ``LiveStream`` on Redis 7 or Valkey."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe, *, errors: ByUse | None = None) -> None:
         self._pipe = pipe
+        self._errors = errors
         self._append = _script("append", key_count=2)
         self._watch = _script("watch", key_count=1)
         self._watchers = _script("watchers", key_count=1)
@@ -40,13 +42,22 @@ class RedisLiveStream:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, url: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S
+        cls,
+        url: str,
+        *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        errors: ByUse | None = None,
     ) -> AsyncIterator["RedisLiveStream"]:
-        """Connect, or go on trying in the background: a process starts without Redis as well."""
+        """Connect, or go on trying in the background: a process starts without Redis as well.
+
+        Args:
+            answer_timeout_s: Longest wait for an answer.
+            errors: Counts what Redis did not do.
+        """
         pipe = Pipe(url, answer_timeout_s=answer_timeout_s)
         await pipe.open()
         try:
-            yield cls(pipe)
+            yield cls(pipe, errors=errors)
         finally:
             await pipe.close()
 
@@ -64,7 +75,13 @@ class RedisLiveStream:
         arguments: list[Argument] = [expiry(entries, expire_s), MAX_ENTRIES]
         for entry in entries:
             arguments += (str(entry.id), entry.event, entry.data)
-        answer = await self._pipe.run(self._append, _key(turn_id), f"bell:{turn_id}", *arguments)
+        try:
+            answer = await self._pipe.run(
+                self._append, _key(turn_id), f"bell:{turn_id}", *arguments
+            )
+        except LiveStreamUnavailable:
+            self._count("append")
+            raise
         accepted, last, created = cast("tuple[int, bytes, int]", answer)
         last_id = EntryId.parse(last.decode())
         return Appended(
@@ -91,7 +108,13 @@ class RedisLiveStream:
 
     async def read(self, turn_id: UUID, after: EntryId, limit: int) -> list[Entry]:
         """Entries after an id, in order; see ``LiveStream.read``."""
-        answer = await self._pipe.execute("XRANGE", _key(turn_id), f"({after}", "+", "COUNT", limit)
+        try:
+            answer = await self._pipe.execute(
+                "XRANGE", _key(turn_id), f"({after}", "+", "COUNT", limit
+            )
+        except LiveStreamUnavailable:
+            self._count("read")
+            raise
         rows = cast("list[tuple[bytes, list[bytes]]]", answer)
         return [_entry(id_, fields) for id_, fields in rows]
 
@@ -118,6 +141,7 @@ class RedisLiveStream:
         try:
             await self._pipe.execute("PUBLISH", channel, body)
         except LiveStreamUnavailable:
+            self._count("ring")
             return False
         return True
 
@@ -128,6 +152,7 @@ class RedisLiveStream:
                 self._watch, _watch_key(turn_id), watcher, WATCH_EXPIRE_S, STREAM_EXPIRE_S
             )
         except LiveStreamUnavailable:
+            self._count("watch")
             return False
         return True
 
@@ -144,8 +169,13 @@ class RedisLiveStream:
         try:
             count = cast("int", await self._pipe.run(self._watchers, _watch_key(turn_id)))
         except LiveStreamUnavailable:
+            self._count("watch")
             return None
         return count if count >= 0 else None
+
+    def _count(self, use: LiveStreamUse) -> None:
+        if self._errors is not None:
+            self._errors.labels(use).inc()
 
 
 def _key(turn_id: UUID) -> str:

@@ -8,46 +8,42 @@ for ever. Where a set of values is closed its type says so, and a misspelt one d
 import platform
 from collections.abc import Sequence
 from itertools import product
-from typing import Final, Generic, Literal, TypeVar, get_args
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics import MetricWrapperBase
 
+from libs.telemetry.labels import (
+    Admission,
+    ByAdmission,
+    ByBuild,
+    ByCall,
+    ByCause,
+    ByConsumer,
+    ByDirection,
+    ByEnd,
+    ByExclusion,
+    ByFence,
+    ByInvariant,
+    ByModel,
+    ByPolicy,
+    ByReplay,
+    ByRequest,
+    ByResume,
+    BySection,
+    ByTopic,
+    ByTopicAndReason,
+    ByUse,
+    Direction,
+    Exclusion,
+    FenceWhere,
+    LiveStreamUse,
+    RecoveryCause,
+    Replay,
+    Resume,
+)
 from schemas.requests import Policy
-from schemas.turns import TerminalStatus
 
 NAMESPACE = "turnwire"
-
-Replay = Literal["replayed", "conflict"]
-RecoveryCause = Literal["lease_expired", "deadline", "queue_timeout", "kafka_lost", "dead_lettered"]
-Resume = Literal["continued", "snapshot", "finished", "invalid"]
-Direction = Literal["input", "output", "cached"]
-LlmOutcome = Literal[
-    "completed",
-    "tool_calls",
-    "max_tokens",
-    "content_filter",
-    "interrupted",
-    "cancelled",
-    "refused",
-    "throttled",
-    "unavailable",
-    "timeout",
-]
-Exclusion = Literal[
-    "superseded",
-    "expired",
-    "budget",
-    "low_confidence",
-    "unauthorized",
-    "deleted",
-    "stale_index",
-    "duplicate",
-    "policy",
-]
-Admission = Literal["streams", "rate", "queue_full", "dependency", "shutting_down"]
-FenceWhere = Literal["work", "result", "partial", "stream", "lease"]
-LiveStreamUse = Literal["append", "read", "ring", "watch"]
 
 TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 180, 300, 315)
 """From an answer of a few words to the deadline of a turn, and the reaper 15 s after it."""
@@ -72,170 +68,6 @@ PLAN_TOKENS = (0, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 
 TOKEN_RATIO = (0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.5, 2)
 """Finest around 1; above the model's safety factor a plan can overflow its window."""
-
-M = TypeVar("M", bound=MetricWrapperBase)
-
-
-class Labelled(Generic[M]):
-    """A metric with labels; a subclass names them and their types, in the metric's order."""
-
-    def __init__(self, metric: M) -> None:
-        self._metric = metric
-
-    def _child(self, *values: str) -> M:
-        return self._metric.labels(*values)
-
-
-class ByPolicy(Labelled[Counter]):
-    """By the policy of a turn."""
-
-    def labels(self, policy: Policy) -> Counter:
-        """The counter of one policy."""
-        return self._child(policy)
-
-
-class ByEnd(Labelled[Counter]):
-    """By terminal state and reason."""
-
-    def labels(self, status: TerminalStatus, reason: str | None) -> Counter:
-        """The counter of one end; completed turns have no reason."""
-        return self._child(status, reason or "none")
-
-
-class ByCause(Labelled[Counter]):
-    """By what made a recovery necessary."""
-
-    def labels(self, cause: RecoveryCause) -> Counter:
-        """The counter of one cause."""
-        return self._child(cause)
-
-
-class ByReplay(Labelled[Counter]):
-    """By what came of a repeated key."""
-
-    def labels(self, result: Replay) -> Counter:
-        """The counter of one result."""
-        return self._child(result)
-
-
-class ByInvariant(Labelled[Counter]):
-    """By the name of a promise."""
-
-    def labels(self, invariant: str) -> Counter:
-        """The counter of one invariant."""
-        return self._child(invariant)
-
-
-class ByResume(Labelled[Counter]):
-    """By how a stream was taken up again."""
-
-    def labels(self, result: Resume) -> Counter:
-        """The counter of one result."""
-        return self._child(result)
-
-
-class ByConsumer(Labelled[Counter]):
-    """By consumer group."""
-
-    def labels(self, consumer: str) -> Counter:
-        """The counter of one consumer."""
-        return self._child(consumer)
-
-
-class ByTopic(Labelled[Gauge]):
-    """By topic."""
-
-    def labels(self, topic: str) -> Gauge:
-        """The gauge of one topic."""
-        return self._child(topic)
-
-
-class ByTopicAndReason(Labelled[Counter]):
-    """By topic and error code."""
-
-    def labels(self, topic: str, reason: str) -> Counter:
-        """The counter of one topic and one stable error code."""
-        return self._child(topic, reason)
-
-
-class BySection(Labelled[Histogram]):
-    """By section of a prompt plan."""
-
-    def labels(self, section: str) -> Histogram:
-        """The histogram of one section."""
-        return self._child(section)
-
-
-class ByExclusion(Labelled[Counter]):
-    """By why a block was left out of a plan."""
-
-    def labels(self, reason: Exclusion) -> Counter:
-        """The counter of one reason."""
-        return self._child(reason)
-
-
-class ByModel(Labelled[Histogram]):
-    """By model of the catalogue."""
-
-    def labels(self, model: str) -> Histogram:
-        """The histogram of one model."""
-        return self._child(model)
-
-
-class ByCall(Labelled[Counter]):
-    """By provider, model and outcome."""
-
-    def labels(self, provider: str, model: str, outcome: LlmOutcome) -> Counter:
-        """The counter of one kind of call."""
-        return self._child(provider, model, outcome)
-
-
-class ByDirection(Labelled[Counter]):
-    """By direction of tokens."""
-
-    def labels(self, direction: Direction) -> Counter:
-        """The counter of one direction."""
-        return self._child(direction)
-
-
-class ByAdmission(Labelled[Counter]):
-    """By why a request was turned away."""
-
-    def labels(self, reason: Admission) -> Counter:
-        """The counter of one reason."""
-        return self._child(reason)
-
-
-class ByRequest(Labelled[Histogram]):
-    """By method, route and status."""
-
-    def labels(self, method: str, route: str, status: int) -> Histogram:
-        """The histogram of one route's template (never the path, which holds ids) and status."""
-        return self._child(method, route, str(status))
-
-
-class ByFence(Labelled[Counter]):
-    """By where a late writer was refused."""
-
-    def labels(self, where: FenceWhere) -> Counter:
-        """The counter of one place."""
-        return self._child(where)
-
-
-class ByUse(Labelled[Counter]):
-    """By what Redis was wanted for."""
-
-    def labels(self, use: LiveStreamUse) -> Counter:
-        """The counter of one use."""
-        return self._child(use)
-
-
-class ByBuild(Labelled[Gauge]):
-    """By what is running."""
-
-    def labels(self, service: str, version: str, python: str) -> Gauge:
-        """The gauge of one build; always 1."""
-        return self._child(service, version, python)
 
 
 class _Maker:
@@ -291,6 +123,11 @@ class _TurnMetrics:
             "Accepted turns without an end. When it rises while accepted turns do not, look at the "
             "provider's latency, then at consumer_lag_records.",
         )
+        self.turns_overdue: Final = make.gauge(
+            "turns_overdue",
+            "Open turns whose deadline has passed; they are ended 15 s after it. When it stays "
+            "above 0, the sweep of ingestion does not work: look at its log and its database.",
+        )
         self.turn_duration_seconds: Final = make.histogram(
             "turn_duration_seconds",
             "Seconds from acceptance to the end of a turn. When it rises, compare with the first "
@@ -299,8 +136,8 @@ class _TurnMetrics:
         )
         self.turn_time_to_first_token_seconds: Final = make.histogram(
             "turn_time_to_first_token_seconds",
-            "Seconds from acceptance to the first delta of the answer. When it rises, look at "
-            "kafka_batch_seconds and event_loop_lag_seconds, then at the provider.",
+            "Seconds from acceptance to the first delta of the answer that was kept. When it "
+            "rises, look at kafka_batch_seconds and event_loop_lag_seconds, then at the provider.",
             buckets=FIRST_TOKEN_SECONDS,
         )
 
@@ -364,8 +201,8 @@ class _GatewayMetrics:
         self.admission_rejected_total: Final = ByAdmission(
             make.counter(
                 "admission_rejected_total",
-                "Requests turned away before they were published, by reason. When it rises, a "
-                "limit is too low or a client too fast; dependency points at Kafka.",
+                "Requests turned away, by reason. streams and queue_full: a client is too fast, or "
+                "a limit too low; dependency: Kafka or ingestion is away.",
                 "reason",
                 closed=(get_args(Admission),),
             )

@@ -158,9 +158,7 @@ class OpsServer:
 
 
 async def _answer(request: web.Request, name: str, checks: Mapping[str, Check]) -> web.Response:
-    results = dict(
-        zip(checks, await asyncio.gather(*(_run(check) for check in checks.values())), strict=True)
-    )
+    results = await run_checks(checks)
     failed = [name for name, result in results.items() if not result.ok]
     if failed:
         return _unready(name, results, failed)
@@ -170,6 +168,12 @@ async def _answer(request: web.Request, name: str, checks: Mapping[str, Check]) 
         return web.Response(text=f"{verdict}\n")
     lines = [_line(check, result) for check, result in results.items()]
     return web.Response(text="\n".join([*lines, f"{name} {verdict}", ""]))
+
+
+async def run_checks(checks: Mapping[str, Check]) -> dict[str, CheckResult]:
+    """Ask all checks side by side, each within its time."""
+    found = await asyncio.gather(*(_run(check) for check in checks.values()))
+    return dict(zip(checks, found, strict=True))
 
 
 async def _run(check: Check) -> CheckResult:

@@ -1,8 +1,9 @@
 """One trace per turn, over all services and restarts.
 
 A trace is carried as a W3C ``traceparent``: in headers, outbox rows and leased work. The trace id
-of a turn is the turn's own id, so two gateways that get the same request twice, and a service that
-was given no ``traceparent``, all write into one trace, and a turn's trace is found without search.
+of a turn is the turn's own id unless its client brought a trace, so two gateways that get the same
+request twice, and a service that was given no ``traceparent``, all write into one trace, and a
+turn's trace is found without search. ``libs.traceparents`` says where spans hang in it.
 
 Without an exporter nothing is recorded; spans then are only ids that are passed on and logged.
 """
@@ -12,9 +13,9 @@ import contextlib
 import importlib
 import os
 import random
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
@@ -31,11 +32,31 @@ from opentelemetry.trace import (
     TraceFlags,
 )
 
+from libs import traceparents
 from libs.errors import ChatError
-from libs.telemetry.names import ERROR_TYPE, LATEST, GenAiNames, gen_ai_names
+from libs.telemetry.names import (
+    ERROR_TYPE,
+    AttributeValue,
+    Conventions,
+    GenAiNames,
+    conventions,
+)
+from libs.traceparents import turn_traceparent
+
+__all__ = [
+    "AttributeValue",
+    "Kind",
+    "OpenSpan",
+    "Recorder",
+    "Tracing",
+    "configure_tracing",
+    "current_traceparent",
+    "format_traceparent",
+    "parse_traceparent",
+    "turn_traceparent",
+]
 
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
-AttributeValue = str | int | float | bool | Sequence[str]
 
 _KINDS: Final[Mapping[Kind, SpanKind]] = {
     "internal": SpanKind.INTERNAL,
@@ -44,27 +65,21 @@ _KINDS: Final[Mapping[Kind, SpanKind]] = {
     "producer": SpanKind.PRODUCER,
     "consumer": SpanKind.CONSUMER,
 }
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Either of them says where spans go; without one none is kept."""
+
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 def parse_traceparent(text: str | None) -> SpanContext | None:
-    """Read a W3C ``traceparent``; None for anything that is not one, so that no caller can hurt us.
-
-    Later versions are read as version 0, as the standard asks for; ``ff`` and all-zero ids are
-    invalid.
-    """
-    match = _TRACEPARENT.fullmatch(text or "")
-    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+    """Read a W3C ``traceparent``; None for anything that is not one."""
+    known = traceparents.parse(text)
+    if known is None:
         return None
-    parsed = SpanContext(
-        int(match[2], 16), int(match[3], 16), is_remote=True, trace_flags=_flags(match[4])
+    flags = TraceFlags(TraceFlags.SAMPLED if known.is_sampled else TraceFlags.DEFAULT)
+    return SpanContext(
+        int(known.trace_id, 16), int(known.span_id, 16), is_remote=True, trace_flags=flags
     )
-    return parsed if parsed.is_valid else None
-
-
-def _flags(text: str) -> TraceFlags:
-    return TraceFlags(int(text, 16) & TraceFlags.SAMPLED)
 
 
 def format_traceparent(span_context: SpanContext) -> str:
@@ -81,9 +96,21 @@ def current_traceparent() -> str | None:
     return format_traceparent(span_context) if span_context.is_valid else None
 
 
-def turn_traceparent(turn_id: UUID) -> str:
-    """The ``traceparent`` of a turn that came without one: a pure function of its id."""
-    return f"00-{turn_id.hex}-{turn_id.hex[16:]}-01"
+@dataclass(frozen=True, slots=True)
+class TurnLife:
+    """A turn that is over, as its span tells it.
+
+    Attributes:
+        stored_traceparent: Trace context of the turn's row.
+        began_at: When it was accepted.
+        failure: Stable name of why it failed; None for every other end.
+    """
+
+    turn_id: UUID
+    stored_traceparent: str | None
+    began_at: datetime
+    ended_at: datetime
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +123,11 @@ class OpenSpan:
     def traceparent(self) -> str:
         """To be passed to whatever this span causes."""
         return format_traceparent(self._span.get_span_context())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anybody will see what is noted here."""
+        return self._span.is_recording()
 
     @property
     def trace_id(self) -> str:
@@ -112,6 +144,10 @@ class OpenSpan:
         self._span.set_attribute(ERROR_TYPE, error_type)
         self._span.set_status(Status(StatusCode.ERROR))
 
+    def end(self) -> None:
+        """End a span that ``Tracing.begin`` opened."""
+        self._span.end()
+
 
 class Recorder(Protocol):
     """Keeps spans; see ``libs.telemetry.recording``."""
@@ -123,9 +159,12 @@ class Recorder(Protocol):
         parent: Context | None,
         trace_id: int | None,
         kind: SpanKind,
-        links: Sequence[SpanContext],
     ) -> Span:
         """Start a span; ``trace_id`` is used where there is no parent."""
+        ...
+
+    def add_turn(self, name: str, life: TurnLife, attributes: Mapping[str, AttributeValue]) -> None:
+        """Keep the span of a turn, which was never open in this process."""
         ...
 
     def close(self) -> None:
@@ -138,12 +177,24 @@ class Tracing:
 
     Args:
         recorder: Where spans are kept; None records nothing and costs a few microseconds a span.
-        names: Attribute names of model calls, by version of the conventions.
+        conventions: Attribute names of turns and model calls, and whether their texts are shown.
     """
 
-    def __init__(self, recorder: Recorder | None = None, *, names: GenAiNames = LATEST) -> None:
-        self.names = names
+    def __init__(
+        self, recorder: Recorder | None = None, *, conventions: Conventions | None = None
+    ) -> None:
+        self.conventions = conventions or Conventions()
         self._recorder = recorder
+
+    @property
+    def names(self) -> GenAiNames:
+        """Attribute names of turns and model calls."""
+        return self.conventions.names
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether spans of this process are kept at all."""
+        return self._recorder is not None
 
     @contextlib.contextmanager
     def span(
@@ -153,7 +204,6 @@ class Tracing:
         kind: Kind = "internal",
         parent_traceparent: str | None = None,
         turn_id: UUID | None = None,
-        links: Sequence[str] = (),
         attributes: Mapping[str, AttributeValue] | None = None,
     ) -> Iterator[OpenSpan]:
         """Open a span for the body of the ``with``.
@@ -167,21 +217,12 @@ class Tracing:
             kind: Role of the process in the exchange.
             parent_traceparent: What came with a request, a record or leased work.
             turn_id: Of a turn that begins here, or came without a ``traceparent``.
-            links: Traceparents of other causes, of a batch for instance; invalid ones are left out.
             attributes: Ids, counts, names; never a body, a key or a secret.
         """
         parent = _parent(parent_traceparent, is_root=turn_id is not None)
-        if self._recorder is None:
-            span = _unrecorded(parent, turn_id)
-        else:
-            span = self._recorder.start(
-                name,
-                parent=parent,
-                trace_id=turn_id.int if turn_id is not None else None,
-                kind=_KINDS[kind],
-                links=[parsed for link in links if (parsed := parse_traceparent(link))],
-            )
-            span.set_attributes(attributes or {})
+        span = self._started(name, kind=kind, parent=parent, turn_id=turn_id)
+        if attributes and span.is_recording():
+            span.set_attributes(attributes)
         token = otel_context.attach(trace.set_span_in_context(span, parent))
         opened = OpenSpan(span)
         try:
@@ -192,6 +233,36 @@ class Tracing:
         finally:
             otel_context.detach(token)
             span.end()
+
+    def begin(
+        self,
+        name: str,
+        *,
+        kind: Kind,
+        parent_traceparent: str,
+        attributes: Mapping[str, AttributeValue],
+    ) -> OpenSpan:
+        """Open a span that is current nowhere, one of many at once; its caller ends it."""
+        parent = _parent(parent_traceparent, is_root=True)
+        span = self._started(name, kind=kind, parent=parent, turn_id=None)
+        span.set_attributes(attributes)
+        return OpenSpan(span)
+
+    def _started(
+        self, name: str, *, kind: Kind, parent: Context | None, turn_id: UUID | None
+    ) -> Span:
+        if self._recorder is None:
+            return _unrecorded(parent, turn_id)
+        trace_id = turn_id.int if turn_id is not None else None
+        return self._recorder.start(name, parent=parent, trace_id=trace_id, kind=_KINDS[kind])
+
+    def add_turn(self, name: str, life: TurnLife, attributes: Mapping[str, AttributeValue]) -> None:
+        """Write the span of a turn that has ended; everything it caused hangs below it.
+
+        Called once for a turn, after the commit of its end.
+        """
+        if self._recorder is not None:
+            self._recorder.add_turn(name, life, attributes)
 
     def traceparent(self, span: OpenSpan | None = None) -> str | None:
         """Of the given span, else of the one that is open here."""
@@ -223,9 +294,12 @@ def _parent(traceparent: str | None, *, is_root: bool) -> Context | None:
 
 def configure_tracing(service: str) -> Tracing:
     """Tracing as the ``OTEL_*`` variables say; without an endpoint nothing leaves the process."""
-    names = gen_ai_names(os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", ""))
-    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
-        return Tracing(names=names)
+    chosen = conventions(
+        os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", ""),
+        os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", ""),
+    )
+    if not any(os.environ.get(name) for name in ENDPOINTS):
+        return Tracing(conventions=chosen)
     # Half a second of imports that a process without an exporter does not pay.
     recording = importlib.import_module("libs.telemetry.recording")
-    return Tracing(recording.otlp_recorder(service), names=names)
+    return Tracing(recording.otlp_recorder(service), conventions=chosen)

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from libs.errors import Retryable, Terminal
+from libs.kafka.spans import attributes_of
 from libs.telemetry import names
 from libs.telemetry.logging import get_logger
 from libs.tokens import count
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from libs.outbox import OutboxMessage
     from libs.postgres import Transaction
     from libs.telemetry.metrics import Metrics
+    from libs.telemetry.names import Attributes
     from libs.telemetry.tracing import Tracing
     from schemas.envelope import Event
     from services.context_assembly.estimates import EstimateWatch
@@ -104,6 +106,7 @@ class TurnHandlers:
         self._tracing = tracing
         self._log = get_logger()
         self._first_pages = FirstPages()
+        self._told_of_records: Mapping[UUID, Attributes] = {}  # of the batch in hand, for its spans
 
     async def screen(self, deliveries: Sequence[Delivery]) -> Sequence[str | None]:
         """Everything on this topic comes from one service and may be handled."""
@@ -116,6 +119,8 @@ class TurnHandlers:
             UnknownTurn: A turn's identity does not match its owner's row.
             StoreUnavailable: Run the batch again.
         """
+        if self._tracing.is_kept:
+            self._told_of_records = {d.event.id: attributes_of(d) for d in batch}
         events = {d.event.id: d.event for d in batch if not d.event.replay}.values()
         started = [event for event in events if isinstance(event.data, TurnStartedV1)]
         for members in self._rounds(started):
@@ -248,16 +253,18 @@ class TurnHandlers:
             kind="consumer",
             parent_traceparent=event.traceparent,
             turn_id=event.turn_id,
+            attributes=self._told_of_records.get(event.id),
         ) as span:
             moment = Moment(self._clock.now(), span.traceparent)
             outcome = finish(judged, texts, moment=moment, limit=self._policies.step_limit)
             if self._policies.postures.choice_of(event.tenant_id).posture == "none":
                 outcome = replace(outcome, step=replace(outcome.step, capture=None))
-            span.set(names.TENANT_ID, str(event.tenant_id))
-            span.set(names.TURN_ID, str(event.turn_id))
-            span.set(names.STEP_ID, str(outcome.step.step_id))
-            if outcome.plan is not None:
-                span.set(names.PLAN_FINGERPRINT, outcome.plan.fingerprint)
+            if span.is_kept:
+                plan = outcome.plan
+                span.set(names.TENANT_ID, str(event.tenant_id))
+                span.set(names.TURN_ID, str(event.turn_id))
+                span.set(names.STEP_ID, str(outcome.step.step_id))
+                span.set(names.PLAN_FINGERPRINT, plan.fingerprint if plan is not None else None)
             if outcome.step.reason is not None:
                 span.fail(outcome.step.reason)
         return outcome

@@ -33,7 +33,10 @@ async def work(settings: IngestionSettings) -> None:
     tokens.count("", catalogue.default.tokenizer)  # loads it now, not inside the first turn
     async with (
         open_process(SERVICE, settings) as process,
-        RedisLiveStream.open(settings.redis_url.get_secret_value()) as live,
+        RedisLiveStream.open(
+            settings.redis_url.get_secret_value(),
+            errors=process.metrics.live_stream_errors_total,
+        ) as live,
     ):
         app = build_app(
             settings,

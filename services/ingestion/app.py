@@ -67,6 +67,7 @@ def build_app(settings: IngestionSettings, adapters: Adapters) -> App:
         adapters.relay,
         announcer,
         metrics=adapters.metrics,
+        tracing=adapters.tracing,
         turn_deadline_s=settings.turn_deadline_s,
     )
     shown = Shown(adapters.database, adapters.live, adapters.tokens)

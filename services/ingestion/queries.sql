@@ -509,7 +509,9 @@ select t.tenant_id, t.id, t.conversation_id, t.branch_id, t.request_id, t.seq, t
 select k.id, k.tenant_id, k.revoked_at is not null as is_revoked from frontend_gateway.door_keys_v1 as k;
 
 -- name: count_open_turns
-select count(*) as open from open_turns;
+select count(*) as open,
+       count(*) filter (where deadline_at < turnwire.clock()) as overdue
+  from open_turns;
 
 -- name: purge_outcomes
 with old as (

@@ -66,6 +66,7 @@ class Reaper:
         async with self._database.transaction() as transaction:
             overdue, cancelled, heads, counted = await transaction.commit_with(looks)
         self._metrics.turns_in_progress.set(counted[0]["open"])
+        self._metrics.turns_overdue.set(counted[0]["overdue"])
         for row in overdue:
             await self._end(row)
         await self._canceller.end(cancelled)

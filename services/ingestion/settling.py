@@ -11,6 +11,7 @@ from libs.failpoints import failpoint
 from libs.outbox import OutboxMessage, closing_statements, outbox_message
 from libs.postgres import Database, Row, Statement, Transaction
 from libs.telemetry.metrics import Metrics
+from libs.telemetry.tracing import Tracing
 from schemas.registry import TURN_EVENTS
 from schemas.streams import Entry, TurnEnd, terminal_entries
 from services.ingestion import store
@@ -28,6 +29,7 @@ from services.ingestion.core.settlement import (
 from services.ingestion.core.standing import ConversationKey
 from services.ingestion.locked import purged_keys, purged_statement
 from services.ingestion.ports import HandOver
+from services.ingestion.turn_spans import Life, trace_turn
 
 
 class TurnMismatch(Terminal):
@@ -74,6 +76,7 @@ class Settled:
     Attributes:
         fresh: Ids of the proposals that were not handled before.
         unproven: Ends of ``ended`` whose stored text is not the one that was told.
+        lives: Of each of ``ended``, in the same order.
     """
 
     writes: tuple[Statement, ...]
@@ -82,7 +85,7 @@ class Settled:
     fresh: tuple[UUID, ...]
     ended: tuple[Ended, ...]
     unproven: tuple[Ended, ...]
-    durations_s: tuple[float, ...]
+    lives: tuple[Life, ...]
 
 
 class Settler:
@@ -95,8 +98,10 @@ class Settler:
         announcer: Announcer,
         *,
         metrics: Metrics,
+        tracing: Tracing,
         turn_deadline_s: float,
     ) -> None:
+        self._tracing = tracing
         self._database = database
         self._relay = relay
         self._announcer = announcer
@@ -246,16 +251,33 @@ class Settler:
             unproven=tuple(
                 end for end in settlement.ended if answers[end.signal.event_id].is_unproven
             ),
-            durations_s=tuple(
-                (now - standing.created_at[end.turn.id]).total_seconds() for end in settlement.ended
+            lives=tuple(
+                Life(
+                    standing.created_at[end.turn.id],
+                    now,
+                    answers[end.signal.event_id].first_token_at,
+                    standing.traceparents[end.turn.id],
+                    answers[end.signal.event_id].usage,
+                )
+                for end in settlement.ended
             ),
         )
 
     def count(self, settled: Settled) -> None:
-        """Count the ends of a settlement in the metrics."""
-        for end, duration_s in zip(settled.ended, settled.durations_s, strict=True):
-            self._metrics.turns_terminal_total.labels(end.ending.status, end.ending.reason).inc()
-            self._metrics.turn_duration_seconds.observe(duration_s)
+        """Count the ends of a settlement in the metrics, and write the spans of their turns."""
+        metrics = self._metrics
+        for end, life in zip(settled.ended, settled.lives, strict=True):
+            metrics.turns_terminal_total.labels(end.ending.status, end.ending.reason).inc()
+            metrics.turn_duration_seconds.observe(_seconds(life.accepted_at, life.ended_at))
+            if life.first_token_at is not None:
+                waited_s = _seconds(life.accepted_at, life.first_token_at)
+                metrics.turn_time_to_first_token_seconds.observe(waited_s)
+            trace_turn(self._tracing, end, life)
+
+
+def _seconds(earlier: datetime, later: datetime) -> float:
+    """Between two moments, which two clocks may have told: never below zero."""
+    return max(0.0, (later - earlier).total_seconds())
 
 
 async def _known(

@@ -7,10 +7,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from libs.errors import LiveStreamUnavailable
 from libs.redis.live_stream import RedisLiveStream
 from libs.redis.ports import ENDED_EXPIRE_S, STREAM_EXPIRE_S, bell_channel
+from libs.telemetry.metrics import Metrics
 from schemas.streams import (
     BEFORE_ALL,
     REAPER_FENCE_ATTEMPT,
@@ -368,6 +370,26 @@ async def test_a_hanging_server_fails_what_waits_and_is_used_again_afterwards(va
         await eventually(lambda: stream.connected)
         await stream.append(turn, [delta(1, 2)])  # accepted before or now: in the stream once
         assert await stream.read(turn, BEFORE_ALL, ALL) == [generating(1), delta(1, 2)]
+
+
+@pytest.mark.redis
+async def test_what_redis_did_not_do_is_counted_by_its_use(valkey: Valkey):
+    turn, registry = uuid4(), CollectorRegistry()
+    errors = Metrics(registry).live_stream_errors_total
+    async with RedisLiveStream.open(valkey.url, answer_timeout_s=0.1, errors=errors) as stream:
+        await stream.append(turn, [generating(1)])
+        valkey.pause()
+        with pytest.raises(LiveStreamUnavailable):
+            await stream.append(turn, [delta(1, 2)])
+        with pytest.raises(LiveStreamUnavailable):
+            await stream.read(turn, BEFORE_ALL, ALL)
+        assert not await stream.ring("reply:x", b"")
+        assert not await stream.watch(turn, "gateway-1")
+        valkey.resume()
+
+    name = "turnwire_live_stream_errors_total"
+    for use in ("append", "read", "ring", "watch"):
+        assert registry.get_sample_value(name, {"use": use}) == 1
 
 
 @pytest.mark.redis

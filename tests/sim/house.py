@@ -25,6 +25,7 @@ from schemas.registry import decode
 from services.context_assembly import app as context_assembly
 from services.context_assembly.settings import ContextSettings
 from services.frontend_gateway import app as frontend_gateway
+from services.frontend_gateway.operators import MemoryOperators
 from services.frontend_gateway.settings import GatewaySettings
 from services.frontend_gateway.store import PostgresStore
 from services.ingestion import app as ingestion
@@ -240,6 +241,7 @@ class SimHouse:
                     clock=clock,
                     metrics=metrics,
                     tracing=tracing,
+                    operators=MemoryOperators().operators(),
                     random_bytes=self.world.random_bytes,
                 ),
             )

@@ -31,6 +31,7 @@ class SimProvider:
     """
 
     name = "simulated"
+    server = None  # nothing is sent anywhere
 
     def __init__(self, world: World) -> None:
         self._world = world

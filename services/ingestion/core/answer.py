@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import datetime
 from uuid import UUID
 
 from schemas.usage import Usage
@@ -24,6 +25,7 @@ class Answer:
         text: The text itself, where no stored result has it.
         tokens: By tokenizer name; empty where there is nothing to count.
         is_unproven: The stored text is not the one that was told, so there is no answer.
+        first_token_at: When its first text was shown; None if none was, or nobody knows.
     """
 
     ending: Ending
@@ -36,6 +38,7 @@ class Answer:
     text: str | None = None
     tokens: tuple[tuple[str, int], ...] = ()
     is_unproven: bool = False
+    first_token_at: datetime | None = None
 
     def counted(self, tokens: tuple[str, int]) -> "Answer":
         """The same answer with one more token count."""

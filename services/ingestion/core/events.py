@@ -4,12 +4,13 @@ Each of them happens once to a turn or a message, so its id follows from that: t
 repeat that every consumer recognises.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from libs import ids
+from libs.traceparents import below_turn
 from schemas.envelope import Event
 from schemas.turns import (
     ConversationDeletedV1,
@@ -75,7 +76,9 @@ def accepted(turn: NewTurn, *, at: datetime) -> Event[TurnAcceptedV1]:
         branch_id=turn.branch_id,
         parent_turn_id=turn.parent_turn_id,
     )
-    return _of_request(turn.request, data, of=turn.turn_id, about=turn.turn_id, at=at)
+    below = below_turn(turn.turn_id, turn.request.traceparent)
+    request = replace(turn.request, traceparent=below)
+    return _of_request(request, data, of=turn.turn_id, about=turn.turn_id, at=at)
 
 
 def startable(turn: NewTurn) -> Startable:
@@ -107,7 +110,7 @@ def started(turn: Startable, *, at: datetime, deadline_at: datetime) -> Event[Tu
         correlation_id=turn.id,
         causation_id=turn.request_id,
         occurred_at=at,
-        traceparent=turn.traceparent,
+        traceparent=below_turn(turn.id, turn.traceparent),
         data=TurnStartedV1(
             branch_id=turn.branch_id,
             base_seq=turn.base_seq,
@@ -195,7 +198,7 @@ def ended(
         correlation_id=turn.id,
         causation_id=end.cause_id,
         occurred_at=at,
-        traceparent=traceparent,
+        traceparent=below_turn(turn.id, traceparent),
         data=TurnEndedV1(
             status=end.ending.status, reason=end.ending.reason, length=end.length, usage=end.usage
         ),

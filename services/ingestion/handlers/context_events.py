@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from libs.kafka import Delivery
+from libs.kafka.spans import spans_of
 from libs.outbox import OutboxMessage
 from libs.postgres import Transaction
 from libs.telemetry.metrics import Metrics
@@ -13,7 +14,6 @@ from services.ingestion.core.answer import nothing
 from services.ingestion.core.endings import of_failed
 from services.ingestion.dead_letters import end_of_parked
 from services.ingestion.handlers.screening import misplaced
-from services.ingestion.handlers.spans import spans_of
 from services.ingestion.settling import Proposal, Settler
 
 

@@ -1,12 +1,15 @@
 """Topic ``generation.events``: finds the answer that was told by hash and ends its turn."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
 
 from libs.kafka import Delivery
+from libs.kafka.spans import spans_of
 from libs.outbox import OutboxMessage
 from libs.postgres import Database, Row, Statement, Transaction
 from libs.telemetry.metrics import Metrics
@@ -22,7 +25,6 @@ from services.ingestion.core.answer import Answer, Result, Told, compared, nothi
 from services.ingestion.core.endings import of_completed, of_failed, of_interrupted
 from services.ingestion.dead_letters import end_of_parked
 from services.ingestion.handlers.screening import misplaced
-from services.ingestion.handlers.spans import spans_of
 from services.ingestion.ports import Tokens
 from services.ingestion.settling import Proposal, Settled, Settler, ShortTexts
 from services.ingestion.statements import SQL
@@ -116,6 +118,7 @@ class GenerationEventHandler:
             ending = of_interrupted(data.reason, length=data.length)
         result = results.get((event.tenant_id, data.step_id, data.attempt))
         answer = compared(ending, _told(event.turn_id, data), result)
+        answer = replace(answer, first_token_at=_first_token_at(event.occurred_at, data))
         if answer.is_unproven or result is None:
             return answer
         return answer.counted(self._tokens.count(result.text, result.model))
@@ -132,6 +135,13 @@ def _results_statement(events: Sequence[Event[Answered]]) -> Statement:
         "steps": [step for _, step, _ in asked],
         "attempts": [attempt for _, _, attempt in asked],
     }
+
+
+def _first_token_at(ended_at: datetime, data: Answered) -> datetime | None:
+    """By the clock of the worker that made the call."""
+    if data.first_token_ms is None:
+        return None
+    return ended_at - timedelta(milliseconds=max(0, data.duration_ms - data.first_token_ms))
 
 
 def _told(turn_id: UUID, data: Answered) -> Told:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from libs.kafka import Delivery
+from libs.kafka.spans import spans_of
 from libs.outbox import OutboxMessage
 from libs.postgres import Transaction
 from libs.telemetry.tracing import Tracing
@@ -13,7 +14,6 @@ from services.ingestion.core.door import Signature, refusal, signature_of
 from services.ingestion.core.requests import read_request, wrong_ids
 from services.ingestion.door_keys import DoorKeys
 from services.ingestion.handlers.screening import misplaced
-from services.ingestion.handlers.spans import spans_of
 
 WRONG_IDS = "ids_mismatch"
 

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import zlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import psycopg
@@ -267,6 +269,35 @@ async def test_the_reaper_keeps_what_the_stream_shows_and_fences_it(rig: Rig) ->
     entries = await live.read(turn, EntryId(REAPER_FENCE_ATTEMPT, 0), 10)
     assert [entry.event for entry in entries] == ["error", "done"]
     assert await rig.second.reaper.sweep() == 0
+
+
+async def test_turns_past_their_deadline_are_counted_until_somebody_ended_them(rig: Rig) -> None:
+    _, (turn, _) = await opened(rig, "k", "waits")
+    overdue(rig, turn)
+    metrics = rig.ingestion.metrics
+
+    await rig.ingestion.reaper.sweep()
+    seen = metrics.turns_in_progress._value.get(), metrics.turns_overdue._value.get()
+    await rig.ingestion.reaper.sweep()
+
+    assert seen == (2, 1)
+    assert metrics.turns_overdue._value.get() == 0
+    assert metrics.turns_in_progress._value.get() == 1
+
+
+async def test_the_wait_for_the_first_word_is_counted_from_acceptance(rig: Rig) -> None:
+    conversation, turns = await opened(rig, "shown", "silent")
+    histogram = rig.ingestion.metrics.turn_time_to_first_token_seconds
+    for turn, first_token_ms in zip(turns, (400, None), strict=True):
+        told = rig.result(turn, "An answer.").model_copy(
+            update={"first_token_ms": first_token_ms, "duration_ms": 1_000}
+        )
+        end = generated(conversation, turn, told)
+        late = replace(end.event, occurred_at=datetime.now(UTC) + timedelta(seconds=5))
+        await rig.ingestion.generation.handle([replace(end, event=late)])
+
+    assert sum(bucket.get() for bucket in histogram._buckets) == 1
+    assert histogram._sum.get() == pytest.approx(4.4, abs=0.5)
 
 
 async def test_the_reaper_reads_the_checkpoint_where_the_stream_is_lost(rig: Rig) -> None:

@@ -7,11 +7,14 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import orjson
 import pytest
 import structlog
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 
 from libs.errors import LiveStreamUnavailable
@@ -224,3 +227,47 @@ def test_lines_go_to_standard_output_by_default(stream: io.BytesIO, capfdbinary)
 
     assert orjson.loads(capfdbinary.readouterr().out)["event"] == "hello"
     assert stream.getvalue() == b""
+
+
+SCHEMA = json.loads(
+    (Path(__file__).resolve().parents[4] / "libs/telemetry/log_line.schema.json").read_text()
+)
+
+
+def test_lines_of_ours_and_of_libraries_fit_the_schema_of_log_lines(stream: io.BytesIO):
+    configure_logging("ingestion", log_format="json", stream=stream)
+    judge = Draft202012Validator(SCHEMA)
+    with Tracing().span("work"):
+        get_logger().info("turn.accepted", turn_id="t1", seq=3, wait_s=0.5)
+    get_logger().error("kafka.batch_failed", exc_info=LiveStreamUnavailable("away"), failures=2)
+    logging.getLogger("aiokafka").warning("A message of a library, %s", 3)
+
+    for line in stream.getvalue().splitlines():
+        judge.validate(json.loads(line))
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"event": "Something happened"},
+        {"ts": "yesterday"},
+        {"service": "elsewhere"},
+        {"level": "loud"},
+        {"trace_id": "short"},
+        {"Camel": 1},
+        {"wait_s": "long"},
+        {"frames": ["x"] * 13},
+    ],
+)
+def test_a_line_against_the_schema_is_noticed(change: dict[str, Any]):
+    line = {
+        "ts": "2026-03-01T09:30:00.125+00:00",
+        "level": "info",
+        "event": "turn.accepted",
+        "service": "ingestion",
+    }
+    Draft202012Validator(SCHEMA).validate(line)
+
+    with pytest.raises(jsonschema.ValidationError):
+        Draft202012Validator(SCHEMA).validate({**line, **change})

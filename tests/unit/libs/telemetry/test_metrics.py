@@ -1,6 +1,7 @@
 """Names, help and labels of the metrics."""
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,10 +9,12 @@ from prometheus_client.exposition import generate_latest
 
 from libs.telemetry.metrics import Metrics
 
+ROOT = Path(__file__).resolve().parents[4]
 EXPECTED = {
     "turns_accepted_total",
     "turns_terminal_total",
     "turns_in_progress",
+    "turns_overdue",
     "turn_duration_seconds",
     "turn_time_to_first_token_seconds",
     "turn_recoveries_total",
@@ -75,6 +78,17 @@ def test_each_says_what_to_do_and_none_is_labelled_by_tenant_or_conversation(
         assert len(family.documentation) > 60, f"{family.name} has too short a help text"
         for sample in family.samples:
             assert {"tenant", "tenant_id", "conversation_id", "turn_id"}.isdisjoint(sample.labels)
+
+
+def test_every_metric_is_set_by_somebody(metrics: Metrics):
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("libs", "services")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    names = {name for name in vars(metrics) if not name.startswith("_")}
+
+    assert {n for n in names if not re.search(rf"(metrics|self)\.{n}\b(?!:)", code)} == set()
 
 
 def test_labels_are_given_by_name_or_in_order(metrics: Metrics, registry: CollectorRegistry):

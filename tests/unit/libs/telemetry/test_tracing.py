@@ -1,7 +1,7 @@
 """How a trace is passed on, with and without somebody who records it."""
 
 import asyncio
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,29 +9,20 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from libs.errors import StoreUnavailable
 from libs.telemetry import names
+from libs.telemetry.names import Conventions
 from libs.telemetry.recording import SdkRecorder
 from libs.telemetry.tracing import (
     Tracing,
+    TurnLife,
     configure_tracing,
     current_traceparent,
     format_traceparent,
     parse_traceparent,
     turn_traceparent,
 )
+from libs.traceparents import below_turn, given_or_turns
 
 VALID = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def exporter() -> InMemorySpanExporter:
-    return InMemorySpanExporter()
-
-
-@pytest.fixture
-def recorder(exporter: InMemorySpanExporter) -> Iterator[SdkRecorder]:
-    recorder = SdkRecorder("test", exporter)
-    yield recorder
-    recorder.close()
 
 
 @pytest.fixture(params=["recorded", "unrecorded"])
@@ -111,7 +102,7 @@ async def test_concurrent_tasks_do_not_mix_their_spans(tracing: Tracing):
     assert await asyncio.gather(*(work(turn) for turn in turns)) == [turn.hex for turn in turns]
 
 
-def test_what_is_recorded_has_name_kind_attributes_links_and_failure(
+def test_what_is_recorded_has_name_kind_attributes_and_failure(
     recorder: SdkRecorder, exporter: InMemorySpanExporter
 ):
     tracing = Tracing(recorder)
@@ -120,7 +111,6 @@ def test_what_is_recorded_has_name_kind_attributes_links_and_failure(
         tracing.span(
             names.process_span("turn.events"),
             kind="consumer",
-            links=[VALID, "rubbish"],
             attributes={names.TURN_ID: "t1"},
         ) as span,
     ):
@@ -136,9 +126,22 @@ def test_what_is_recorded_has_name_kind_attributes_links_and_failure(
         names.TURN_STATUS: "failed",
         names.ERROR_TYPE: "store.unavailable",
     }
-    assert [format_traceparent(link.context)[:52] for link in recorded.links] == [VALID[:52]]
     assert recorded.status.status_code.name == "ERROR"
     assert "canary" not in recorded.to_json()
+
+
+def test_many_spans_may_be_open_beside_each_other_and_none_of_them_is_current(tracing: Tracing):
+    with tracing.span("batch") as batch:
+        first, second = (
+            tracing.begin("send", kind="producer", parent_traceparent=VALID, attributes={})
+            for _ in range(2)
+        )
+        assert current_traceparent() == batch.traceparent
+    first.end()
+    second.end()
+
+    assert trace_id_of(first.traceparent) == trace_id_of(second.traceparent) == trace_id_of(VALID)
+    assert first.traceparent != second.traceparent
 
 
 @pytest.mark.parametrize(
@@ -198,3 +201,79 @@ async def test_with_an_endpoint_spans_are_sent_there(monkeypatch: pytest.MonkeyP
         await tracing.close()
 
     assert received[0].startswith(b"POST /v1/traces ")
+
+
+def test_what_happens_before_a_turn_is_stored_and_what_it_causes_hang_below_its_span():
+    turn = uuid4()
+
+    assert given_or_turns(None, turn) == turn_traceparent(turn)
+    assert given_or_turns("rubbish", turn) == turn_traceparent(turn)
+    assert given_or_turns(VALID, turn) == VALID
+    assert below_turn(turn, None) == turn_traceparent(turn)
+    assert below_turn(turn, VALID) == f"00-{trace_id_of(VALID)}-{turn.hex[16:]}-01"
+    assert below_turn(turn, VALID[:-2] + "00").endswith("-00")
+
+
+@pytest.mark.parametrize("stored", [None, VALID, "own"])
+def test_the_span_of_a_turn_stands_where_its_descendants_expect_it(
+    recorder: SdkRecorder, exporter: InMemorySpanExporter, stored: str | None
+):
+    turn, tracing = uuid4(), Tracing(recorder)
+    if stored == "own":  # the turn began its trace, in a span of the gateway below its own
+        with tracing.span("post", parent_traceparent=given_or_turns(None, turn)) as post:
+            stored = post.traceparent
+    with tracing.span("chat", parent_traceparent=below_turn(turn, stored)):
+        pass
+    began, ended = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)
+    life = TurnLife(turn, stored, began, ended, failure="deadline")
+
+    tracing.add_turn(names.turn_span(), life, {names.TURN_ID: str(turn)})
+    recorder.close()
+
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    whole, inner = spans["invoke_agent turnwire"], spans["chat"]
+    assert inner.parent is not None
+    assert inner.parent.span_id == whole.context.span_id
+    assert inner.context.trace_id == whole.context.trace_id
+    assert (whole.parent is None) is (stored != VALID)
+    assert (whole.end_time or 0) - (whole.start_time or 0) == 2_000_000_000
+    assert dict(whole.attributes or {})[names.ERROR_TYPE] == "deadline"
+
+
+def test_without_a_recorder_the_span_of_a_turn_costs_nothing():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    Tracing().add_turn("turn", TurnLife(uuid4(), None, now, now), {})
+
+
+@pytest.mark.parametrize(
+    ("opt_in", "capture", "wanted"),
+    [
+        ("", "", Conventions()),
+        ("gen_ai_v1_36", "NO_CONTENT", Conventions(names.V1_36)),
+        ("gen_ai_latest_experimental, langfuse", "", Conventions(langfuse=True)),
+        ("openinference", "EVENT_ONLY", Conventions(openinference=True)),
+        ("", "span_only", Conventions(shows_content=True)),
+        ("", "SPAN_AND_EVENT", Conventions(shows_content=True)),
+    ],
+)
+def test_names_dialects_and_texts_are_chosen_by_the_two_variables(
+    opt_in: str, capture: str, wanted: Conventions
+):
+    assert names.conventions(opt_in, capture) == wanted
+
+
+def test_each_dialect_adds_its_own_names_and_takes_none_away():
+    plain, both = Conventions(), Conventions(openinference=True, langfuse=True)
+    used = {"input": 3, "output": 2, "cached": 1}
+
+    for told in (
+        lambda c: c.turn("c1", version="1"),
+        lambda c: c.call("c1", provider="p", model="m"),
+        lambda c: c.usage(used),
+    ):
+        assert told(plain).items() <= told(both).items()
+    assert both.usage(used)["llm.token_count.total"] == 5
+    assert both.turn("c1", version="1")["session.id"] == "c1"
+    assert "session.id" not in plain.turn("c1", version="1")
+    assert (plain.person("p1"), both.person("p1")) == ({}, {"user.id": "p1"})

@@ -193,7 +193,7 @@ async def test_a_failure_before_the_first_delta_is_repeated(database: TestDataba
     assert isinstance(data, GenerationCompletedV1)
     assert (data.attempt, requests) == (1, 2)
     [row] = rows(database, "select requests, failure from llm_gateway.attempts")
-    assert row == {"requests": 2, "failure": "throttled:scripted"}
+    assert row == {"requests": 2, "failure": "throttled:429"}
 
 
 async def test_three_failures_are_the_last_word(database: TestDatabase) -> None:

@@ -11,6 +11,7 @@ from services.llm_gateway.core.completions import (
     Done,
     Failed,
     Finished,
+    Named,
     Part,
     TextDelta,
     UsageReported,
@@ -168,3 +169,39 @@ def test_a_provider_message_never_becomes_a_code() -> None:
 
     assert isinstance(part, Failed)
     assert part.failure.code is None
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (
+            {"id": "chatcmpl-8a/1", "model": "gpt-4o:2024-08"},
+            Named("chatcmpl-8a/1", "gpt-4o:2024-08"),
+        ),
+        ({}, Named()),
+        ({"id": 7, "model": None}, Named()),
+        ({"id": "what the user said", "model": "m" * 129}, Named()),
+        ({"id": "line\nbreak", "model": "na\u00efve"}, Named()),
+    ],
+)
+def test_what_an_answer_is_called_is_kept_only_where_it_looks_like_a_name(
+    said: dict[str, Any], known: Named
+) -> None:
+    [finished] = parts({**delta(None, "stop"), **said})
+
+    assert isinstance(finished, Finished)
+    assert finished.named == known
+
+
+@pytest.mark.parametrize(
+    ("details", "known"),
+    [({"reasoning_tokens": 5}, 5), ({"reasoning_tokens": "5"}, None), (7, None)],
+)
+def test_tokens_of_reasoning_are_read_where_the_provider_counts_them(
+    details: Any, known: int | None
+) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": details}
+    [reported] = parts({"choices": [], "usage": usage})
+
+    assert isinstance(reported, UsageReported)
+    assert reported.reasoning == known

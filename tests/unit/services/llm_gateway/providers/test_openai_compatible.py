@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -205,3 +206,29 @@ async def test_a_quarter_of_a_megabyte_comes_back_as_it_went() -> None:
 
     assert text_of(parts) == text
     assert server.requests[0].last_user_message == text
+
+
+async def test_an_error_that_comes_in_two_packets_is_read_whole() -> None:
+    error = b'{"error": {"message": "m", "code": "context_length_exceeded"}}'
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(error))
+        writer.write(error[:20])
+        await writer.drain()
+        with contextlib.suppress(TimeoutError):  # two packets, not one
+            async with asyncio.timeout(0.05):
+                await reader.read()
+        writer.write(error[20:])
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with adapter(f"http://127.0.0.1:{port}/v1") as provider:
+            failure = await failure_of(provider)
+
+    assert (failure.kind, failure.code) == (
+        FailureKind.CONTEXT_LENGTH,
+        "context_length_exceeded",
+    )
