@@ -120,7 +120,8 @@ def _operations(
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """One operation for each party and topic: who sends, who receives."""
     for file in files:
-        for action, parties in (("send", file.producers), ("receive", file.consumers)):
+        receivers = (*file.consumers, *file.readers)
+        for action, parties in (("send", file.producers), ("receive", receivers)):
             for party in parties:
                 yield (
                     f"{party}.{action}.{file.topic}",

@@ -56,6 +56,8 @@ class TopicFile(_Strict):
         owner: The service that decides what the topic's records mean, and that may create it.
         key: What the record key is; records of one key keep their order.
         carries_text: Whether a value may hold what a person wrote.
+        readers: Who looks into it now and then, in no consumer group: nothing waits for them, and
+            nothing that they cannot read is set aside.
         config: Settings of the broker for this topic, as text; the whole set, since altering
             replaces all of them.
     """
@@ -67,6 +69,7 @@ class TopicFile(_Strict):
     carries_text: bool
     producers: tuple[Party, ...] = Field(min_length=1, strict=False)
     consumers: tuple[Party, ...] = Field(min_length=1, strict=False)
+    readers: tuple[Party, ...] = Field(default=(), strict=False)
     events: tuple[EventRef, ...] = Field(min_length=1, strict=False)
     compatibility: Literal["additive", "none"]
     partitions: PerProfile
@@ -86,7 +89,7 @@ class TopicFile(_Strict):
         """Whether a party owns, writes or reads the topic, and the same for its dead letters."""
         letters = self.dead_letters
         return (
-            party in (self.owner, *self.producers, *self.consumers),
+            party in (self.owner, *self.producers, *self.consumers, *self.readers),
             party in (self.owner, *letters.producers, *letters.consumers),
         )
 

@@ -17,8 +17,8 @@ Message text travels in `turn.requests` alone (and in its dead letters). Every o
 ids, counts, hashes, states and durations, and may be shown to analysts.
 
 Every consumer of a topic writes the records it could not handle to a table of dead letters and
-mirrors them to `<topic>.dlq`; the table is the truth, the topic is for tools. `docs/asyncapi.yaml`
-has the fields of each event.
+mirrors them to `<topic>.dlq`; the table is the truth, the topic is for tools. `ops`, the command
+line, reads by hand and in no consumer group. `docs/asyncapi.yaml` has the fields of each event.
 
 | topic | what it says | written by | read by | kept | partitions (local / production) |
 |---|---|---|---|---|---|
@@ -46,9 +46,10 @@ def _rows(topics: Iterable[TopicFile]) -> Iterable[str]:
     for topic in topics:
         partitions = f"{topic.partitions.local} / {topic.partitions.production}"
         events = ", ".join(f"`{event.type}`" for event in topic.events)
+        read_by = _names((*topic.consumers, *topic.readers))
         yield (
             f"| `{topic.topic}` | {events} | {_names(topic.producers)} "
-            f"| {_names(topic.consumers)} | {duration(topic.config['retention.ms'])} "
+            f"| {read_by} | {duration(topic.config['retention.ms'])} "
             f"| {partitions} |\n"
         )
         letters = topic.dead_letters

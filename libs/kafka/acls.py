@@ -74,9 +74,9 @@ def group_prefix_of(party: str) -> str:
 def acl_bindings(topics: Iterable[TopicFile]) -> tuple[AclSpec, ...]:
     """Everything that is allowed; what is not in it is denied by the authorizer.
 
-    A producer writes, a consumer reads with groups of its own name, an owner may create its
-    topics again after a loss of the broker's data, and keeps their settings. Sorted, without
-    repeats.
+    A producer writes, a consumer reads with groups of its own name, a reader reads without one, an
+    owner may create its topics again after a loss of the broker's data, and keeps their settings.
+    Sorted, without repeats.
     """
     bindings: set[AclSpec] = set()
     for topic in topics:
@@ -84,11 +84,13 @@ def acl_bindings(topics: Iterable[TopicFile]) -> tuple[AclSpec, ...]:
         for party in topic.producers:
             bindings.add(_on_topic(party, topic.topic, Operation.WRITE))
         for party in topic.consumers:
-            bindings.update(_reader(party, topic.topic))
+            bindings.update(_consumer(party, topic.topic))
+        for party in topic.readers:
+            bindings.add(_on_topic(party, topic.topic, Operation.READ))
         for party in topic.dead_letters.producers:
             bindings.add(_on_topic(party, topic.dead_letter_topic, Operation.WRITE))
         for party in topic.dead_letters.consumers:
-            bindings.update(_reader(party, topic.dead_letter_topic))
+            bindings.update(_consumer(party, topic.dead_letter_topic))
     return tuple(sorted(bindings))
 
 
@@ -132,7 +134,7 @@ def _on_topic(party: str, topic: str, operation: Operation) -> AclSpec:
     return AclSpec(principal_of(party), ResourceType.TOPIC, topic, PatternType.LITERAL, operation)
 
 
-def _reader(party: str, topic: str) -> Iterable[AclSpec]:
+def _consumer(party: str, topic: str) -> Iterable[AclSpec]:
     yield _on_topic(party, topic, Operation.READ)
     yield AclSpec(
         principal_of(party),

@@ -133,6 +133,31 @@ class BatchLoop:
         if self._clock.monotonic() - self._committed_at_s >= COMMIT_EVERY_S:
             await self.commit()
 
+    async def handle_again(self, record: RawRecord) -> DeadRecord | None:
+        """Handle a record that had been set aside, on behalf of an operator; parks nothing.
+
+        Returns:
+            None once it is handled; otherwise the record with the reason why it still cannot be.
+
+        Raises:
+            StoreUnavailable: No database; the record is to be tried again.
+        """
+        async with self._busy:
+            good, dead = self._read([record])
+            if dead:
+                return dead[0]
+            (reason,) = await self._handler.screen(good)
+            if reason is not None:
+                text = "the record may not be handled: " + reason
+                return _dead_delivery(good[0], reason, text, 0)
+            error = await attempt(self._handler.handle(good))
+        if error is None:
+            return None
+        if isinstance(error, StoreUnavailable):
+            raise error
+        code, text = _blame(error)
+        return _dead_delivery(good[0], code, text, 1)
+
     async def park_unreadable(self, partition: Partition, offset: int) -> None:
         """Park a record that the client library itself cannot read; its bytes are unknown."""
         topic, number = partition
@@ -250,9 +275,7 @@ class BatchLoop:
             await self._clock.sleep(RECORD_BACKOFF.delay_s(tries, jitter=random.random()))
 
     async def _park_alone(self, delivery: Delivery, error: Exception, tries: int) -> None:
-        reason = error.code if isinstance(error, ChatError) else BUG
-        # Only the type of a foreseen error's text is safe: others may quote the record.
-        text = str(error) if isinstance(error, ChatError) else _name(error)
+        reason, text = _blame(error)
         dead = _dead_delivery(delivery, reason, text, tries)
         failure = await attempt(self._parking.park([dead], ending_of=self._handler.ending_of))
         if isinstance(failure, StoreUnavailable):
@@ -283,6 +306,13 @@ async def _ends_nothing(
     _delivery: Delivery, _transaction: Transaction, _reason: str
 ) -> Sequence[OutboxMessage]:
     return ()
+
+
+def _blame(error: Exception) -> tuple[str, str]:
+    """Reason and text of a dead letter: only a foreseen error's text is safe to be kept."""
+    if isinstance(error, ChatError):
+        return error.code, str(error)
+    return BUG, _name(error)
 
 
 def _name(error: Exception) -> str:

@@ -21,3 +21,11 @@ with old as (
   delete from dead_letters d using old where d.id = old.id returning 1
 )
 select count(*) as purged from gone;
+
+-- name: take_redrives
+-- Dead letters that an operator wants handled again, each for one process at a time.
+select id, topic, partition, "offset", key, headers, value
+  from op_take_redrives(%(consumer)s, %(hold_s)s::double precision, %(max_rows)s::int);
+
+-- name: close_redrive
+select op_close_redrive(%(id)s, %(reason)s::text, %(error)s::text);

@@ -105,18 +105,24 @@ class KafkaUpkeep:
 
 
 class LagWatch:
-    """Exports how far the consumers of this process are behind."""
+    """Exports how far the consumers of this process are behind.
+
+    Attributes:
+        latest: Records that wait, by topic, as they were last counted.
+    """
 
     def __init__(self, consumers: Sequence[Consumer], *, clock: Clock, metrics: Metrics) -> None:
         self._consumers = consumers
         self._clock = clock
         self._metrics = metrics
         self._log = structlog.get_logger(__name__)
+        self.latest: dict[str, int] = {}
 
     async def run(self) -> None:
         """Ask every five seconds until cancelled."""
         while True:
             await self._clock.sleep(5.0)
+            counted: dict[str, int] = {}
             for consumer in self._consumers:
                 try:
                     lag = await consumer.lag_records()
@@ -124,4 +130,6 @@ class LagWatch:
                     self._log.info("kafka.lag_unknown", cause=type(error).__name__)
                     continue
                 for topic, records in lag.items():
+                    counted[topic] = records
                     self._metrics.consumer_lag_records.labels(topic).set(records)
+            self.latest = counted

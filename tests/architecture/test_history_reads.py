@@ -30,6 +30,7 @@ ALLOWED = {
         "op_unarchive": WRITES,
         "op_archivable": AGE,
     },
+    "services/ingestion/migrations/0006_pre_timeline.sql": {"message_excerpts_v1": BY_ID},
     "services/ingestion/queries.sql": {
         "targets": BY_ID,
         "insert_messages": WRITES,

@@ -31,6 +31,7 @@ PURE = (
     "libs.retry",
     "libs.text",
     "libs.tokens",
+    "libs.traceparents",
     "orjson",
 )
 # Standard library modules through which time, chance or the outside would come in.

@@ -9,6 +9,7 @@ import pytest
 from libs.kafka.acls import group_prefix_of
 from schemas import registry
 from schemas.topic_files import load_topics
+from services.ops.projections import EFFECTS
 from tests.architecture.tree import ROOT, SERVICES, files, parsed
 
 TOPIC_OF_NAME = {
@@ -71,6 +72,12 @@ def test_consumer_groups_are_called_after_their_service(service: str) -> None:
     names = [name for tree in trees(service) for name in groups(tree)]
     assert [name for name in names if not name.startswith(group_prefix_of(service))] == []
     assert bool(names) == any(service in topic.consumers for topic in load_topics())
+
+
+def test_the_command_line_refuses_to_replay_every_consumer_there_is() -> None:
+    """Each of them writes rows that others act on."""
+    names = {name for service in SERVICES for tree in trees(service) for name in groups(tree)}
+    assert set(EFFECTS) == names
 
 
 def test_what_a_source_consumes_and_publishes_is_found() -> None:

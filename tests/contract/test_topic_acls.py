@@ -21,13 +21,17 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 from aiokafka.protocol.fetch import FetchRequest
+from pydantic import SecretStr
 
 from deploy.local.kafka import KafkaServer
 from deploy.local.kafka_settings import KafkaAccess
 from deploy.local.ports import pick_port
+from libs.errors import QueueUnavailable
 from libs.kafka.acls import AclsNotApplied, acl_bindings, apply_acls
 from libs.kafka.topics import TopicsNotApplied, apply_topics, missing_topics, topic_specs
 from schemas.topic_files import load_topics, topics_of
+from services.ops.settings import OpsSettings
+from services.ops.topic_reader import TopicReader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.asyncio(loop_scope="module")]
 
@@ -49,7 +53,7 @@ WRITERS: Mapping[str, set[str]] = {
 }
 READERS: Mapping[str, set[str]] = {
     "turn.requests": {"ingestion"},
-    "turn.events": {"context_assembly", "llm_gateway"},
+    "turn.events": {"context_assembly", "llm_gateway", "ops"},
     "context.events": {"ingestion", "llm_gateway"},
     "generation.events": {"ingestion"},
     "turn.requests.dlq": {"ops"},
@@ -75,6 +79,17 @@ class Broker:
         """How a client of that party connects."""
         user = ADMIN if party == ADMIN else f"turnwire_{party}"
         return self._server.client_settings(user)
+
+    def settings(self, party: str) -> OpsSettings:
+        """The command line's, with the account of a party."""
+        account = self.account(party)
+        return OpsSettings(
+            kafka_bootstrap_servers=account["bootstrap_servers"],
+            kafka_security_protocol=account["security_protocol"],
+            kafka_sasl_mechanism=account["sasl_mechanism"],
+            kafka_username=account["sasl_plain_username"],
+            kafka_password=SecretStr(account["sasl_plain_password"]),
+        )
 
     async def may_write(self, party: str, topic: str) -> bool:
         """Whether a record of the party is acknowledged."""
@@ -178,6 +193,16 @@ async def test_only_the_writers_of_a_topic_can_write_to_it(broker: Broker, topic
 @pytest.mark.parametrize("topic", TOPICS)
 async def test_only_the_readers_of_a_topic_can_read_it(broker: Broker, topic: str) -> None:
     assert await granted((*PARTIES, STRANGER), topic, broker.may_read) == READERS[topic]
+
+
+async def test_the_command_line_reads_what_it_compares_and_is_told_what_it_may_not(
+    broker: Broker,
+) -> None:
+    async with TopicReader.opened(broker.settings("ops"), "turn.events") as reader:
+        assert [batch async for batch in reader.batches({})] != []
+    with pytest.raises(QueueUnavailable, match="does not let this account read turn"):
+        async with TopicReader.opened(broker.settings(STRANGER), "turn.events"):
+            pass
 
 
 async def test_a_service_keeps_offsets_only_under_groups_of_its_own_name(broker: Broker) -> None:

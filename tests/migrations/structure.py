@@ -53,10 +53,11 @@ WITHOUT_POLICY = frozenset(
         "ingestion.request_outcomes",
         "llm_gateway.work",
         "llm_gateway.workers",
+        *(f"{schema}.instances" for schema in SERVICES),
         *(
             f"{schema}.{table}"
             for schema in ("ingestion", "context_assembly", "llm_gateway")
-            for table in ("outbox", "outbox_dead", "inbox", "dead_letters")
+            for table in ("outbox", "outbox_dead", "inbox", "dead_letters", "operator_acts")
         ),
     }
 )

@@ -166,6 +166,8 @@ def _argument(name: str, kind: str, tenant: Tenant, thing: UUID) -> Any:
         "before": None,
         "descending": False,
         "max_rows": 10,
+        "max_count": 10,
+        "max_characters": 100,
         "before_seqs": [2],
         "branch": None,
         "query": None,

@@ -40,6 +40,21 @@ def test_a_reader_keeps_offsets_under_its_own_name() -> None:
     assert groups == {(name, name.removeprefix("User:turnwire_") + ".") for name in readers}
 
 
+def test_who_only_looks_may_read_and_needs_no_group() -> None:
+    looks = AclSpec(
+        "User:turnwire_ops",
+        ResourceType.TOPIC,
+        "turn.events",
+        PatternType.LITERAL,
+        Operation.READ,
+    )
+    turn_events = next(topic for topic in load_topics() if topic.topic == "turn.events")
+    alone = turn_events.model_copy(
+        update={"dead_letters": turn_events.dead_letters.model_copy(update={"consumers": ()})}
+    )
+    assert [b for b in acl_bindings([alone]) if b.principal == "User:turnwire_ops"] == [looks]
+
+
 def test_bindings_come_in_one_order_without_repeats() -> None:
     assert list(BINDINGS) == sorted(set(BINDINGS))
     assert acl_bindings(reversed(load_topics())) == BINDINGS
