@@ -6,17 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-import psycopg
-
-from libs.errors import MisconfiguredSettings
 from libs.postgres import Database
 from libs.postgres.queries import load_queries
+from libs.postgres.refusals import RefusedByFunction, refusals
+from services.ops.database import database_url, opened_database
 from services.ops.failures import CommandFailed, ExitCode
 from services.ops.keys import actor
 from services.ops.settings import OpsSettings
 
 POOL_SIZE = 1  # one conversation after the other
-REFUSED = "TW002"  # what the functions raise where rows cannot be moved now
 MAX_CONVERSATIONS = 10_000  # of one run; what is left is there for the next one
 _SQL = load_queries("services.ops")
 
@@ -68,12 +66,10 @@ class Archive:
 
     async def _moved(self, query: str, values: dict[str, Any]) -> int:
         try:
-            rows = await self._database.fetch(_SQL[query], values)
-        except psycopg.DatabaseError as error:
-            if error.sqlstate != REFUSED:
-                raise
-            why = error.diag.message_primary or "it was refused"
-            msg = f"Conversation {values['conversation']} stays as it is: {why}."
+            with refusals():
+                rows = await self._database.fetch(_SQL[query], values)
+        except RefusedByFunction as error:
+            msg = f"Conversation {values['conversation']} stays as it is: {error}."
             raise CommandFailed(msg, exit_code=ExitCode.CONFLICT) from None
         return int(rows[0]["moved"])
 
@@ -84,15 +80,9 @@ async def opened_archive(settings: OpsSettings) -> AsyncIterator[Archive]:
 
     Raises:
         MisconfiguredSettings: They name no database.
-        StoreUnavailable: The database does not answer.
+        CommandFailed: The database cannot be used.
     """
-    url = settings.database_url.get_secret_value()
-    if not url:
-        msg = (
-            "The command line does not know which database holds the messages. Set "
-            "TURNWIRE_OPS__DATABASE_URL, or name a local stack's folder with --data-dir."
-        )
-        raise MisconfiguredSettings(msg)
+    url = database_url(settings)
     async with archive_at(url) as archive:
         yield archive
 
@@ -102,10 +92,7 @@ async def archive_at(url: str) -> AsyncIterator[Archive]:
     """The archive of the deployment whose database is at ``url``, as the role turnwire_ops.
 
     Raises:
-        StoreUnavailable: The database does not answer.
+        CommandFailed: The database cannot be used.
     """
-    database = await Database.open(url, schema="ingestion", size=POOL_SIZE)
-    try:
+    async with opened_database(url, schema="ingestion", size=POOL_SIZE) as database:
         yield Archive(database)
-    finally:
-        await database.close()

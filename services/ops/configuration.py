@@ -1,21 +1,33 @@
 """What is set for the services: shown with secrets masked, and checked without starting them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
-from deploy.docs_settings import Variable, settings_classes, variables_of
+from deploy.docs_settings import (
+    COMPOSE_ONLY,
+    READ_ELSEWHERE,
+    Variable,
+    settings_classes,
+    variables_of,
+)
 from deploy.local.stack import without_login
 from libs.errors import MisconfiguredSettings
 from libs.settings import FILE_SUFFIX
+from libs.telemetry.variables import READ_BY_LIBRARY
 from services.ops.data_folder import DataFolder
 from services.ops.settings import OpsSettings
 
 MASK = "********"
+OUR_PREFIX = "TURNWIRE_"
+NEAR = 0.75  # share of letters in common from which a name counts as a slip of another
+SLIP = 0.88  # the same for names without our prefix: two letters swapped in nine, and no more
+FOR_TESTS = ("TURNWIRE_FAILPOINT", "TURNWIRE_TEST_", "TURNWIRE_SCREENSHOTS")  # beginnings
 Origin = Literal["environment", "file", "data folder", "default", "missing"]
 
 
@@ -51,20 +63,50 @@ class Configuration:
             for variable in variables_of(settings):
                 yield self._shown(service, variable)
 
-    def mistakes(self) -> list[Mistake]:
-        """What is missing or out of bounds, by service."""
+    def mistakes(self, services: Collection[str] = ()) -> list[Mistake]:
+        """What is missing or out of bounds, by service.
+
+        Args:
+            services: Which; empty is every one. A container holds the settings of one alone.
+        """
         self.adopt()
         found: list[Mistake] = []
         for service, settings in settings_classes().items():
+            if services and service not in services:
+                continue
             try:
                 settings()  # type: ignore[call-arg]  # the environment has them
             except ValidationError as error:
+                fields = zip(settings.model_fields, variables_of(settings), strict=True)
+                names = {field: variable.name for field, variable in fields}
                 found += [
-                    Mistake(service, ".".join(map(str, detail["loc"])), detail["msg"])
+                    Mistake(service, names.get(where, where), detail["msg"])
                     for detail in error.errors(include_input=False, include_url=False)
+                    for where in [".".join(map(str, detail["loc"]))]
                 ]
             except MisconfiguredSettings as error:
                 found.append(Mistake(service, FILE_SUFFIX, str(error)))
+        return found
+
+    def unread(self) -> list[Mistake]:
+        """Variables of ours that nobody reads, each with the name that was probably meant.
+
+        Without our prefix a name is taken for ours only where it is nearly one that we read.
+        """
+        known = known_names()
+        found: list[Mistake] = []
+        for name in sorted(self._environ.keys() - READ_BY_LIBRARY):
+            ending = FILE_SUFFIX if name.endswith(FILE_SUFFIX) else ""
+            bare = name.removesuffix(ending)
+            if name in known or bare in known or name.startswith(FOR_TESTS):
+                continue
+            is_ours = name.startswith(OUR_PREFIX)
+            near = get_close_matches(bare, known, n=1, cutoff=NEAR if is_ours else SLIP)
+            if near:
+                why = f"nobody reads it; did you mean {near[0]}{ending}?"
+                found.append(Mistake("", name, why))
+            elif is_ours:
+                found.append(Mistake("", name, "nobody reads it"))
         return found
 
     def adopt(self) -> None:
@@ -92,6 +134,16 @@ class Configuration:
         if variable.default is None:
             return "", "missing"
         return variable.default, "default"
+
+
+def known_names() -> frozenset[str]:
+    """Every variable of ours that something reads."""
+    read = {
+        variable.name
+        for settings in settings_classes().values()
+        for variable in variables_of(settings)
+    }
+    return frozenset({*read, *READ_ELSEWHERE, *COMPOSE_ONLY})
 
 
 def ops_settings(path: Path) -> OpsSettings:

@@ -23,6 +23,7 @@ from libs.postgres import Database
 from libs.postgres.migrations import ChangedMigration
 from libs.postgres.queries import load_queries
 from libs.redis.live_stream import RedisLiveStream
+from libs.settings import with_files
 from services.ops import topics
 from services.ops.configuration import Configuration
 from services.ops.data_folder import DataFolder
@@ -40,6 +41,7 @@ FULL_DISK_BYTES = 512 * 1024**2
 CHECK_BOUND_S = 20.0
 MODEL_BOUND_S = 5.0
 CONNECT_S = 5.0  # to the database
+ASKED = ("DATABASE_URL", "KAFKA_BOOTSTRAP_SERVERS", "REDIS_URL", "LLM_BASE_URL", "LLM_API_KEY")
 PACKAGES = ("turnwire", "psycopg", "aiokafka", "redis", "pydantic", "starlette", "uvicorn")
 
 # Hold a tenant and no row policy on purpose: they are read before a tenant is known.
@@ -93,8 +95,9 @@ class Doctor:
         self._port = port
         self._settings = settings
         self._ops_url = self._settings.database_url.get_secret_value()
-        self._admin_url = os.environ.get("DATABASE_URL", "")
-        self._has_kafka = bool(os.environ.get("KAFKA_BOOTSTRAP_SERVERS"))
+        self._environ = with_files(os.environ, ASKED)
+        self._admin_url = self._environ.get("DATABASE_URL", "")
+        self._has_kafka = bool(self._environ.get("KAFKA_BOOTSTRAP_SERVERS"))
 
     async def findings(self) -> list[Finding]:
         """Everything that was looked at, in the order in which things depend on each other."""
@@ -237,7 +240,7 @@ class Doctor:
         return [reached, Finding("topics", "fail", f"missing: {', '.join(missing)}", fix)]
 
     async def _redis(self) -> list[Finding]:
-        if not os.environ.get("REDIS_URL"):
+        if not self._environ.get("REDIS_URL"):
             return [_not_named("redis", "REDIS_URL")]
         url = self._settings.redis_url.get_secret_value()
         async with RedisLiveStream.open(url) as live:
@@ -245,10 +248,10 @@ class Doctor:
         return [Finding("redis", "ok", without_login(url))]
 
     async def _model(self) -> list[Finding]:
-        base_url = os.environ.get("LLM_BASE_URL")
+        base_url = self._environ.get("LLM_BASE_URL")
         if not base_url:
             return [_not_named("model", "LLM_BASE_URL")]
-        key = os.environ.get("LLM_API_KEY", "")
+        key = self._environ.get("LLM_API_KEY", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         where = without_login(base_url)
         try:

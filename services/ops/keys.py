@@ -17,6 +17,7 @@ from libs.errors import MisconfiguredSettings
 from libs.postgres import Database
 from libs.postgres.queries import load_queries
 from services.ops.data_folder import DataFolder
+from services.ops.database import database_url, opened_database
 from services.ops.settings import OpsSettings
 
 FIRST_TENANT = "local"
@@ -144,15 +145,9 @@ async def opened_ring(settings: OpsSettings) -> AsyncIterator[KeyRing]:
 
     Raises:
         MisconfiguredSettings: They name no database.
-        StoreUnavailable: The database does not answer.
+        CommandFailed: The database cannot be used.
     """
-    url = settings.database_url.get_secret_value()
-    if not url:
-        msg = (
-            "The command line does not know which database holds the keys. Set "
-            "TURNWIRE_OPS__DATABASE_URL, or name a local stack's folder with --data-dir."
-        )
-        raise MisconfiguredSettings(msg)
+    url = database_url(settings)
     async with ring_at(url, master_key=settings.door_master_key) as ring:
         yield ring
 
@@ -162,13 +157,10 @@ async def ring_at(url: str, *, master_key: SecretStr | None = None) -> AsyncIter
     """The keys of the deployment whose database is at ``url``, as the role turnwire_ops.
 
     Raises:
-        StoreUnavailable: The database does not answer.
+        CommandFailed: The database cannot be used.
     """
-    database = await Database.open(url, schema="frontend_gateway", size=POOL_SIZE)
-    try:
+    async with opened_database(url, schema="frontend_gateway", size=POOL_SIZE) as database:
         yield KeyRing(database, master_key=master_key)
-    finally:
-        await database.close()
 
 
 def actor() -> str:

@@ -52,3 +52,15 @@ select ingestion.op_archive(%(conversation)s::uuid, %(below)s::bigint, %(actor)s
 
 -- name: unarchive
 select ingestion.op_unarchive(%(conversation)s::uuid, %(actor)s::text) as moved
+
+-- name: turn_page
+select * from ingestion.op_turn_page(%(after_tenant)s::uuid, %(after_turn)s::uuid, %(max_rows)s::int)
+
+-- name: turn_states
+select * from ingestion.op_turn_states(%(turn_ids)s::uuid[])
+
+-- name: work
+select * from llm_gateway.op_work(%(max_rows)s::int)
+
+-- name: open_steps
+select * from context_assembly.op_open_steps(%(max_rows)s::int)

@@ -26,6 +26,10 @@ _STYLES: Mapping[str, str] = {
 _STATE_STYLES: Mapping[str, str] = {
     "completed": "ok",
     "ready": "ok",
+    "degraded": "warn",
+    "silent": "bad",
+    "absent": "bad",
+    "queued": "idle",
     "ok": "ok",
     "included": "ok",
     "partial": "warn",

@@ -5,15 +5,19 @@ from urllib.parse import unquote, urlsplit
 
 SERVICES = ("frontend_gateway", "ingestion", "context_assembly", "llm_gateway")
 HOST = "127.0.0.1"
+ROLE_URLS = tuple(f"TURNWIRE_{name.upper()}__DATABASE_URL" for name in (*SERVICES, "ops"))
 
 # Read by every service; the rest of the unprefixed names only by who needs it.
 _SHARED = ("KAFKA_BOOTSTRAP_SERVERS", "REDIS_URL")
 _PASSED_ON = ("OTEL_", "TURNWIRE_FAILPOINT", "TURNWIRE_MODELS_FILE")
 _EXTRA: Mapping[str, tuple[str, ...]] = {
-    "frontend_gateway": ("TURNWIRE_DOOR_MASTER_KEY",),
+    "frontend_gateway": ("TURNWIRE_DOOR_MASTER_KEY", "LLM_MODEL"),
     "ingestion": ("TURNWIRE_DOOR_MASTER_KEY", "LLM_MODEL"),
     "context_assembly": ("LLM_MODEL",),
-    "llm_gateway": ("LLM_BASE_URL", "LLM_API_KEY", "LLM_MODEL"),
+    "llm_gateway": ("LLM_BASE_URL", "LLM_API_KEY"),
+}
+_OF_ANOTHER: Mapping[str, str] = {  # so that the gateway can make a payload again
+    "frontend_gateway": "TURNWIRE_CONTEXT_ASSEMBLY__SYSTEM_POLICY_",
 }
 
 
@@ -35,9 +39,8 @@ def service_environment(
         f"{prefix}PROFILE": "local",
         f"{prefix}TOPICS_PROFILE": "local",
     }
-    passed = {
-        name: value for name, value in given.items() if name.startswith((prefix, *_PASSED_ON))
-    }
+    beginnings = (prefix, _OF_ANOTHER.get(service, prefix), *_PASSED_ON)
+    passed = {name: value for name, value in given.items() if name.startswith(beginnings)}
     environment = {**own, **passed}
     if service == "frontend_gateway":
         environment[f"{prefix}PORT"] = str(port)

@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 
 from deploy.local.state import ProcessEntry, StackState
 from deploy.local.waiting import http_status
+from libs.errors import ChatError
 from services.ops.data_folder import DataFolder
+from services.ops.failures import CommandFailed
+from services.ops.operations import opened_operations
 from services.ops.screen import Screen, duration, table
 
 HTTP_OK = 200
@@ -60,6 +63,21 @@ async def status_of(folder: DataFolder) -> Status:
     found = [await _running("part", entry, state) for entry in state.parts]
     found += [await _running("service", entry, state) for entry in state.services]
     return Status(str(folder.path), folder.url, state.started_at, tuple(found))
+
+
+def is_named() -> bool:
+    """Whether the environment names a deployment's database."""
+    name = "TURNWIRE_OPS__DATABASE_URL"
+    return bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
+
+
+async def deployment_of(data_dir: Path) -> tuple[dict[str, Any] | None, str]:
+    """The figures of the deployment; without a database None, and why."""
+    try:
+        async with opened_operations(data_dir) as operations:
+            return await operations.reads.overview(), ""
+    except (CommandFailed, ChatError) as error:
+        return None, f"No figures of the deployment: {error}"
 
 
 def status_lines(screen: Screen, status: Status) -> list[str]:

@@ -27,6 +27,14 @@ def security_of(settings: ServiceSettings) -> KafkaSecurity:
     )
 
 
+def kafka_away(bootstrap: str, error: Exception) -> QueueUnavailable:
+    """What to say where no broker answers."""
+    return QueueUnavailable(
+        f"Kafka at {bootstrap} does not answer ({type(error).__name__}). Start a local one with "
+        "`turnwire up`, or see that KAFKA_BOOTSTRAP_SERVERS is right and it runs."
+    )
+
+
 @asynccontextmanager
 async def admin_client(
     bootstrap: str, security: KafkaSecurity | None = None
@@ -47,11 +55,7 @@ async def admin_client(
             await admin.start()
     except (KafkaError, TimeoutError, OSError) as error:
         await admin.close()
-        msg = (
-            f"No Kafka broker answers at {bootstrap} ({type(error).__name__}). See that it runs "
-            "and that KAFKA_BOOTSTRAP_SERVERS is right."
-        )
-        raise QueueUnavailable(msg) from error
+        raise kafka_away(bootstrap, error) from error
     try:
         yield admin
     finally:

@@ -67,6 +67,7 @@ def _tell(screen: Screen, address: Address, *, shows_key: bool, seconds: float) 
         f"Turnwire is ready after {duration(seconds)}.",
         "",
         f"  chat page  {address.page}",
+        f"  operator   {address.url}/ui/ops",
         f"  API key    {key}",
     ]
     if shows_key:

@@ -18,7 +18,10 @@ NOWHERE = "127.0.0.1:9"  # the port of discard, where nobody listens
 
 @pytest.fixture
 def doctor(database: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    monkeypatch.setenv("DATABASE_URL", database.admin_url)
+    mounted = tmp_path / "database-url"
+    mounted.write_text(database.admin_url, encoding="utf-8")
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.setenv("DATABASE_URL_FILE", str(mounted))
     monkeypatch.setenv("TURNWIRE_OPS__DATABASE_URL", database.url_of("ops"))
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", NOWHERE)
     monkeypatch.setenv("REDIS_URL", f"redis://:pass-word@{NOWHERE}/0")

@@ -1,13 +1,14 @@
 """What all commands share: help that starts with examples, and the options that work everywhere."""
 
 # mypy and ruff see these names through typer, which ships click inside.
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from services.ops.failures import CommandFailed, ExitCode
 from services.ops.screen import Screen
 
 if TYPE_CHECKING:
@@ -103,6 +104,25 @@ def split_everywhere(arguments: Sequence[str]) -> tuple[Screen, list[str]]:
         no_input="--no-input" in flags,
     )
     return screen, rest
+
+
+def check_one_of(what: str, word: str, words: Collection[str]) -> None:
+    """Do nothing for a word that is known.
+
+    Args:
+        what: Such as ``state``, for the text of the refusal.
+
+    Raises:
+        CommandFailed: It is none of the words; the nearest one is suggested.
+    """
+    if word in words:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 -- for a slip alone
+
+    near = get_close_matches(word, words, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    msg = f"There is no {what} {word}.{hint} There are: {', '.join(words)}."
+    raise CommandFailed(msg, exit_code=ExitCode.USAGE)
 
 
 def _write_examples(examples: str | None, formatter: "HelpFormatter") -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.ops.cli.command import DEFAULT_DATA_DIR, Command, DataDir, app, screen_of
+from services.ops.cli.command import (
+    DEFAULT_DATA_DIR,
+    Command,
+    DataDir,
+    app,
+    check_one_of,
+    screen_of,
+)
 from services.ops.failures import CommandFailed, ExitCode
 from services.ops.screen import Screen, table
 
@@ -25,7 +32,7 @@ topics_app = app(
 config_app = app(
     "config",
     "The settings in force, secrets masked.",
-    ("turnwire config show", "turnwire config check --json"),
+    ("turnwire config show", "turnwire config check ingestion"),
 )
 
 
@@ -52,29 +59,32 @@ def run(
     Its settings come from the environment; see `turnwire config check`.
     """
     del ctx
-    from difflib import get_close_matches
-
     from services.ops.service_environment import SERVICES
 
-    name = service.replace("-", "_")
-    if name not in SERVICES:
-        near = get_close_matches(name, SERVICES, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        msg = f"There is no service {service}.{hint} There are: {', '.join(SERVICES)}."
-        raise CommandFailed(msg, exit_code=ExitCode.USAGE)
+    name = _service_named(service, SERVICES)
     sys.stdout.flush()
     # Replaces this process: signals and exit code are then the service's own.
     os.execv(sys.executable, [sys.executable, "-m", f"services.{name}"])  # noqa: S606 -- ours
+
+
+def _service_named(written: str, services: tuple[str, ...]) -> str:
+    name = written.replace("-", "_")
+    check_one_of("service", name, services)
+    return name
 
 
 def migrate(ctx: typer.Context, *, dry_run: DryRun = False) -> None:
     """Bring the database to this release.
 
     DATABASE_URL names it. Files that were applied are never run again. Sets the passwords of the
-    services' roles where TURNWIRE_<SERVICE>__DATABASE_URL holds one.
+    services' roles where TURNWIRE_<SERVICE>__DATABASE_URL holds one. Each may be given by a file.
     """
     screen = screen_of(ctx)
-    url = os.environ.get("DATABASE_URL")
+    from libs.settings import with_files
+    from services.ops.service_environment import ROLE_URLS, role_passwords
+
+    environ = with_files(os.environ, ("DATABASE_URL", *ROLE_URLS))
+    url = environ.get("DATABASE_URL")
     if not url:
         msg = (
             "DATABASE_URL is not set, so there is no database to migrate. Set it to an account "
@@ -84,15 +94,22 @@ def migrate(ctx: typer.Context, *, dry_run: DryRun = False) -> None:
     import asyncio
 
     from services.ops import migrations
-    from services.ops.service_environment import role_passwords
+    from services.ops.bars import bar
+    from services.ops.database import knock
 
+    passwords = role_passwords(environ)
+
+    async def migrated() -> "list[Migration]":
+        await knock(url, "DATABASE_URL")
+        if dry_run:
+            return await migrations.pending_migrations(url)
+        return await migrations.migrate(url, passwords=passwords)
+
+    with bar(screen, "Migrating"):
+        files = asyncio.run(migrated())
+    _tell_migrations(screen, files, "would be applied" if dry_run else "applied")
     if dry_run:
-        files = asyncio.run(migrations.pending_migrations(url))
-        _tell_migrations(screen, files, "would be applied")
         return
-    passwords = role_passwords(os.environ)
-    files = asyncio.run(migrations.migrate(url, passwords=passwords))
-    _tell_migrations(screen, files, "applied")
     if passwords:
         screen.say(f"Passwords set: {', '.join(passwords)}")
 
@@ -115,6 +132,7 @@ def topics_apply(
     from dataclasses import asdict
 
     from services.ops import topics
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.logs import log_errors_to_stderr
 
@@ -123,11 +141,13 @@ def topics_apply(
     bootstrap, profile = settings.kafka_bootstrap_servers, settings.topics_profile
     security = topics.security_of(settings)
     if dry_run:
-        missing = asyncio.run(topics.missing(bootstrap, profile=profile, security=security))
+        with bar(screen, "Asking Kafka"):
+            missing = asyncio.run(topics.missing(bootstrap, profile=profile, security=security))
         text = f"Would be created: {', '.join(missing)}." if missing else "No topic is missing."
         screen.result({"would_be_created": missing}, [text])
         return
-    done = asyncio.run(topics.apply_all(bootstrap, profile=profile, security=security))
+    with bar(screen, "Applying topics"):
+        done = asyncio.run(topics.apply_all(bootstrap, profile=profile, security=security))
     lines = [
         f"{len(names)} {what}: {', '.join(names)}" for what, names in asdict(done).items() if names
     ]
@@ -150,18 +170,36 @@ def config_show(ctx: typer.Context, *, data_dir: DataDir = DEFAULT_DATA_DIR) -> 
     screen.result([asdict(setting) for setting in shown], table(columns, rows))
 
 
-def config_check(ctx: typer.Context, *, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
-    """Say which settings would keep a service from starting. Exit code 1 if any would."""
+def config_check(
+    ctx: typer.Context,
+    service: Annotated[
+        str, typer.Argument(metavar="[SERVICE]", help="Only this one's, as in its container.")
+    ] = "",
+    *,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Say which settings would keep a service from starting, and which nobody reads.
+
+    Exit code 1 if there are any of either.
+    """
     screen = screen_of(ctx)
     from dataclasses import asdict
 
     from services.ops.configuration import Configuration
     from services.ops.data_folder import DataFolder
+    from services.ops.service_environment import SERVICES
 
-    mistakes = Configuration(DataFolder(data_dir), os.environ).mistakes()
-    document = {"ok": not mistakes, "mistakes": [asdict(mistake) for mistake in mistakes]}
+    configuration = Configuration(DataFolder(data_dir), os.environ)
+    unread = configuration.unread()
+    chosen = [_service_named(service, (*SERVICES, "ops"))] if service else []
+    mistakes = configuration.mistakes(chosen)
+    document = {
+        "ok": not mistakes and not unread,
+        "mistakes": [asdict(mistake) for mistake in mistakes],
+        "unread": [{"variable": one.setting, "why": one.why} for one in unread],
+    }
     rows = [(m.service, m.setting, m.why) for m in mistakes]
-    lines = ["Every service would start with these settings."]
+    lines = [f"{chosen[0] if chosen else 'Every service'} would start with these settings."]
     if mistakes:
         lines = [
             f"{len(mistakes)} settings keep a service from starting.",
@@ -170,8 +208,11 @@ def config_check(ctx: typer.Context, *, data_dir: DataDir = DEFAULT_DATA_DIR) ->
             "",
             "Set them as docs/settings.md says.",
         ]
+    if unread:
+        lines += ["", f"{len(unread)} variables have names that mean nothing here.", ""]
+        lines += table(("variable", "why"), [(one.setting, one.why) for one in unread])
     screen.result(document, lines)
-    if mistakes:
+    if mistakes or unread:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -44,7 +44,7 @@ def diff(
     from services.ops.showing import diff_lines
 
     query = {"against": against, "step": step}
-    found = fetched(f"/v1/turns/{turn_id}/plan/diff", data_dir, url, query=query)
+    found = fetched(screen, f"/v1/turns/{turn_id}/plan/diff", data_dir, url, query=query)
     screen.result(found, diff_lines(screen, found))
     if not found["is_healthy"]:
         raise typer.Exit(ExitCode.INVARIANT)
@@ -72,7 +72,7 @@ def explain(  # noqa: PLR0913 -- every option of a command is an argument
     body: dict[str, object] = {"message_id": str(message)} if text is None else {"text": text}
     if step is not None:
         body["step"] = step
-    found = asked("POST", f"/v1/turns/{turn_id}/explain", data_dir, url, body=body)
+    found = asked(screen, "POST", f"/v1/turns/{turn_id}/explain", data_dir, url, body=body)
     screen.result(found, explain_lines(screen, found))
 
 
@@ -88,7 +88,7 @@ def replay(
     screen = screen_of(ctx)
     from services.ops.showing import replay_lines
 
-    found = fetched(f"/v1/turns/{turn_id}/replay", data_dir, url, query={"step": step})
+    found = fetched(screen, f"/v1/turns/{turn_id}/replay", data_dir, url, query={"step": step})
     screen.result(found, replay_lines(screen, found))
     if not found["equal"]:
         raise typer.Exit(ExitCode.INVARIANT)
@@ -105,5 +105,5 @@ def cancel(
     screen = screen_of(ctx)
     from services.ops.showing import turn_lines
 
-    turn = asked("POST", f"/v1/turns/{turn_id}/cancel", data_dir, url)
+    turn = asked(screen, "POST", f"/v1/turns/{turn_id}/cancel", data_dir, url)
     screen.result(turn, turn_lines(screen, turn))

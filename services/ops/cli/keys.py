@@ -60,6 +60,7 @@ def create(
     _check_names(tenant, principal, scopes)
     import asyncio
 
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.keys import MadeKey, opened_ring
     from services.ops.logs import log_errors_to_stderr
@@ -72,7 +73,8 @@ def create(
                 return await ring.create_door_key(tenant)
             return await ring.create(tenant, principal, scopes)
 
-    made = asyncio.run(make())
+    with bar(screen, "Asking Postgres"):
+        made = asyncio.run(make())
     document = made.document()
     what = "Door key" if door else "API key"
     lines = [
@@ -101,6 +103,7 @@ def ls(
     screen = screen_of(ctx)
     import asyncio
 
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.keys import Row, opened_ring
     from services.ops.logs import log_errors_to_stderr
@@ -111,7 +114,8 @@ def ls(
         async with opened_ring(ops_settings(data_dir)) as ring:
             return await ring.all(tenant)
 
-    rows = asyncio.run(listed())
+    with bar(screen, "Asking Postgres"):
+        rows = asyncio.run(listed())
     cells = [
         (
             str(row["key_id"]),
@@ -144,6 +148,7 @@ def revoke(
     screen.confirm(f"Revoke key {key_id}? Its sessions and streams end.", yes=yes)
     import asyncio
 
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.keys import opened_ring
     from services.ops.logs import log_errors_to_stderr
@@ -154,7 +159,9 @@ def revoke(
         async with opened_ring(ops_settings(data_dir)) as ring:
             return await ring.revoke(key_id)
 
-    if not asyncio.run(revoked()):
+    with bar(screen, "Asking Postgres"):
+        is_revoked = asyncio.run(revoked())
+    if not is_revoked:
         msg = f"No key {key_id} works here: it is unknown or revoked already. See `keys ls`."
         raise CommandFailed(msg)
     screen.result({"revoked": str(key_id)}, [f"Key {key_id} is revoked."])

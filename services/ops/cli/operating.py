@@ -22,6 +22,7 @@ from services.ops.screen import table
 
 if TYPE_CHECKING:
     from services.ops.archive import Old
+    from services.ops.bars import Bar
 
 DAY_S = 86_400
 LONGEST_DAYS = 36_500
@@ -98,17 +99,19 @@ def archive_run(
     import asyncio
 
     from services.ops.archive import opened_archive
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.logs import log_errors_to_stderr
 
     log_errors_to_stderr()
     refused: list[str] = []
 
-    async def run() -> "list[Old]":
+    async def run(shown: "Bar") -> "list[Old]":
         async with opened_archive(ops_settings(data_dir)) as archive:
             found = await archive.candidates(older_than * DAY_S)
             if dry_run:
                 return found
+            shown.stage("Moving conversations", total=len(found))
             moved = []
             for old in found:
                 try:
@@ -117,9 +120,11 @@ def archive_run(
                     refused.append(str(failure))  # a turn began meanwhile: the next run takes it
                 else:
                     moved.append(old)
+                shown.advance(1)
             return moved
 
-    done = asyncio.run(run())
+    with bar(screen, "Looking for old messages") as shown:
+        done = asyncio.run(run(shown))
     total = sum(old.messages for old in done)
     verb = "would be moved" if dry_run else "moved"
     rows = [(str(old.conversation_id), f"{old.messages:,}") for old in done[:DONE_SHOWN]]
@@ -139,6 +144,7 @@ def archive_restore(
     import asyncio
 
     from services.ops.archive import opened_archive
+    from services.ops.bars import bar
     from services.ops.configuration import ops_settings
     from services.ops.logs import log_errors_to_stderr
 
@@ -148,7 +154,8 @@ def archive_restore(
         async with opened_archive(ops_settings(data_dir)) as archive:
             return await archive.bring_back(conversation_id)
 
-    moved = asyncio.run(restored())
+    with bar(screen, "Moving messages"):
+        moved = asyncio.run(restored())
     text = f"{moved:,} messages are back." if moved else "Nothing of it was in the archive."
     screen.result({"conversation_id": str(conversation_id), "moved": moved}, [text])
 
@@ -178,7 +185,7 @@ def captures_posture(
             raise CommandFailed(msg, exit_code=ExitCode.USAGE)
         screen.confirm("Keep no payload, and delete those that were kept?", yes=yes)
     body = {"posture": posture, "sampled_per_mille": sample}
-    found = asked("PUT", "/v1/capture", data_dir, url, body=body)
+    found = asked(screen, "PUT", "/v1/capture", data_dir, url, body=body)
     share = f", and {sample} of 1,000 others" if sample else ""
     kept = "Nothing is kept" if posture == "none" else "Payloads of failures are kept"
     screen.result(found, [f"{kept}{share}."])
@@ -195,7 +202,7 @@ def captures_flag(
     """Keep all payloads of one conversation for a while, unless the tenant keeps none."""
     screen = screen_of(ctx)
     path = f"/v1/conversations/{conversation_id}/capture"
-    found = asked("PUT", path, data_dir, url, body={"enabled": not off})
+    found = asked(screen, "PUT", path, data_dir, url, body={"enabled": not off})
     word = "no longer kept" if off else "kept from now on"
     screen.result(found, [f"Payloads of conversation {conversation_id} are {word}."])
 
@@ -211,7 +218,7 @@ def instructions_show(
     screen = screen_of(ctx)
     from services.ops.showing import instruction_lines
 
-    found = fetched(_instructions(conversation), data_dir, url)
+    found = fetched(screen, _instructions(conversation), data_dir, url)
     screen.result(found, instruction_lines(found))
 
 
@@ -235,7 +242,7 @@ def instructions_set(
     from services.ops.showing import instruction_lines
 
     body = {kind: _text_of(file)}
-    found = asked("PUT", _instructions(conversation), data_dir, url, body=body)
+    found = asked(screen, "PUT", _instructions(conversation), data_dir, url, body=body)
     screen.result(found, instruction_lines(found))
 
 

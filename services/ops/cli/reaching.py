@@ -9,12 +9,14 @@ from urllib.parse import urlencode
 
 from services.ops.cli.command import DEFAULT_DATA_DIR
 from services.ops.failures import CommandFailed, ExitCode
+from services.ops.screen import Screen
 
 if TYPE_CHECKING:
     from services.ops.gateway import Document
 
 
 def fetched(
+    screen: Screen,
     path: str,
     data_dir: Path = DEFAULT_DATA_DIR,
     url: str | None = None,
@@ -29,10 +31,11 @@ def fetched(
     named = {name: value for name, value in (query or {}).items() if value is not None}
     if named:
         path += "?" + urlencode({name: str(value) for name, value in named.items()})
-    return asked("GET", path, data_dir, url)
+    return asked(screen, "GET", path, data_dir, url)
 
 
 def asked(
+    screen: Screen,
     method: str,
     path: str,
     data_dir: Path,
@@ -43,6 +46,7 @@ def asked(
     """What the gateway answers to a request that may be sent twice."""
     import asyncio
 
+    from services.ops.bars import bar
     from services.ops.gateway import Gateway
 
     address, key = target(data_dir, url)
@@ -51,7 +55,8 @@ def asked(
         async with Gateway.opened(address, key) as gateway:
             return await gateway.ask(method, path, body=body)
 
-    return asyncio.run(answered())
+    with bar(screen, f"Asking {address}"):
+        return asyncio.run(answered())
 
 
 def target(data_dir: Path, url: str | None) -> tuple[str, str]:

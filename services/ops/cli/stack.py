@@ -67,26 +67,48 @@ def down(ctx: typer.Context, *, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     import asyncio
 
     from deploy.local.state import stop_recorded
+    from services.ops.bars import bar
 
-    stopped = [entry.name for entry in asyncio.run(stop_recorded(data_dir.absolute()))]
+    with bar(screen, "Stopping"):
+        stopped = [entry.name for entry in asyncio.run(stop_recorded(data_dir.absolute()))]
     text = f"Stopped {', '.join(stopped)}." if stopped else f"Nothing ran in {data_dir.absolute()}."
     screen.result({"stopped": stopped}, [text])
 
 
 def status(ctx: typer.Context, *, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
-    """Show the health of parts and services.
+    """Show the health of parts and services, and the deployment's figures.
 
-    With process, port, uptime and log file of each. Exit code 3 if something is not ready.
+    On this machine with process, port, uptime and log file of each. Where the environment names a
+    database (TURNWIRE_OPS__DATABASE_URL), of that deployment, wherever it runs. Exit code 3 if
+    something is not ready.
     """
     screen = screen_of(ctx)
     import asyncio
 
+    from services.ops.bars import bar
     from services.ops.data_folder import DataFolder
-    from services.ops.status import status_lines, status_of
+    from services.ops.logs import log_errors_to_stderr
+    from services.ops.looking import overview_lines
+    from services.ops.status import deployment_of, is_named, status_lines, status_of
 
-    found = asyncio.run(status_of(DataFolder(data_dir)))
-    screen.result(found.document(), status_lines(screen, found))
-    if not found.is_ready:
+    log_errors_to_stderr()
+    deployment, why = None, ""
+    with bar(screen, "Looking"):
+        found = asyncio.run(status_of(DataFolder(data_dir)))
+        is_local = found.started_at is not None
+        if is_local or is_named():
+            deployment, why = asyncio.run(deployment_of(data_dir))
+    lines = list(status_lines(screen, found)) if is_local or not is_named() else []
+    if deployment is not None:
+        lines += [*([""] if lines else []), *overview_lines(screen, deployment)]
+    elif why:
+        lines += [*([""] if lines else []), why]
+    document = {**found.document(), "deployment": deployment, "deployment_error": why or None}
+    if not is_local and deployment is not None:
+        healths = {one["health"] for one in deployment["services"]}
+        document["ready"] = healths <= {"ready", "degraded"}
+    screen.result(document, lines)
+    if not document["ready"]:
         raise typer.Exit(ExitCode.NOT_READY)
 
 
@@ -104,6 +126,7 @@ def doctor(
     import os
     from dataclasses import asdict
 
+    from services.ops.bars import bar
     from services.ops.configuration import Configuration, ops_settings
     from services.ops.data_folder import DataFolder
     from services.ops.doctor import Doctor
@@ -114,7 +137,8 @@ def doctor(
     folder = DataFolder(data_dir)
     configuration = Configuration(folder, os.environ)
     settings = ops_settings(data_dir)
-    findings = asyncio.run(Doctor(folder, configuration, settings, port=port).findings())
+    with bar(screen, "Looking"):
+        findings = asyncio.run(Doctor(folder, configuration, settings, port=port).findings())
     failed = [finding for finding in findings if finding.verdict == "fail"]
     rows = [(screen.state(f.verdict), f.name, f.detail) for f in findings]
     lines = [

@@ -74,7 +74,7 @@ def show(
     screen = screen_of(ctx)
     from services.ops.showing import turn_lines
 
-    turn = fetched(f"/v1/turns/{turn_id}", data_dir, url)
+    turn = fetched(screen, f"/v1/turns/{turn_id}", data_dir, url)
     screen.result(turn, turn_lines(screen, turn))
 
 
@@ -92,7 +92,7 @@ def plan(
     screen = screen_of(ctx)
     from services.ops.showing import plan_lines
 
-    found = fetched(f"/v1/turns/{turn_id}/plan", data_dir, url, query={"step": step})
+    found = fetched(screen, f"/v1/turns/{turn_id}/plan", data_dir, url, query={"step": step})
     screen.result(found, plan_lines(screen, found))
 
 
@@ -100,4 +100,5 @@ def openapi(
     ctx: typer.Context, *, url: GatewayUrl = None, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
     """Print the OpenAPI document of a running gateway."""
-    screen_of(ctx).document(fetched("/openapi.json", data_dir, url))
+    screen = screen_of(ctx)
+    screen.document(fetched(screen, "/openapi.json", data_dir, url))

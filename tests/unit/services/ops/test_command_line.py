@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.ports import pick_port
+from libs.catalogue import DEFAULT_PATH
 from services.ops.__main__ import main
 from services.ops.cli.command import split_everywhere
 from services.ops.failures import ExitCode
@@ -31,6 +33,19 @@ COMMANDS = (
     ("turns", "explain"),
     ("turns", "replay"),
     ("turns", "cancel"),
+    ("turns", "events"),
+    ("turns", "find"),
+    ("turns", "ls"),
+    ("turns", "end"),
+    ("turns", "reap"),
+    ("dlq", "ls"),
+    ("dlq", "show"),
+    ("dlq", "redrive"),
+    ("outbox", "status"),
+    ("outbox", "ls"),
+    ("replay", "ls"),
+    ("replay", "project"),
+    ("reconcile",),
     ("archive", "run"),
     ("archive", "restore"),
     ("captures", "posture"),
@@ -71,7 +86,13 @@ def test_help_starts_with_examples(
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [(("statsu",), "status"), (("keys", "crate"), "create")]
+    ("typed", "meant"),
+    [
+        (("statsu",), "status"),
+        (("keys", "crate"), "create"),
+        (("dlq", "redirve"), "redrive"),
+        (("reconsile",), "reconcile"),
+    ],
 )
 def test_an_unknown_command_suggests_the_nearest(
     typed: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]
@@ -180,7 +201,30 @@ def test_a_missing_setting_is_found_without_starting_a_service(
     monkeypatch.delenv("TURNWIRE_INGESTION__DATABASE_URL")
     assert main(["config", "check", *where]) == ExitCode.FAILED
     mistakes = json.loads(capsys.readouterr().out)["mistakes"]
-    assert [(m["service"], m["setting"]) for m in mistakes] == [("ingestion", "database_url")]
+    missing = "TURNWIRE_INGESTION__DATABASE_URL"
+    assert [(m["service"], m["setting"]) for m in mistakes] == [("ingestion", missing)]
+    assert main(["config", "check", "llm-gateway", *where]) == ExitCode.OK
+    assert main(["config", "check", "ingestion", *where]) == ExitCode.FAILED
+    assert main(["config", "check", "ingestoin", *where]) == ExitCode.USAGE
+    assert "Did you mean ingestion?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_the_database_to_migrate_may_be_named_by_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    port = pick_port()
+    mounted = tmp_path / "database-url"
+    monkeypatch.setenv("DATABASE_URL_FILE", str(mounted))
+    assert main(["migrate"]) == ExitCode.NOT_READY
+    assert "DATABASE_URL_FILE names a file that cannot be read" in capsys.readouterr().err
+    mounted.write_text(f"postgresql://a:{SECRET}@127.0.0.1:{port}/t\n", encoding="utf-8")
+    assert main(["migrate"]) == ExitCode.NOT_READY
+    told = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in told
+    assert SECRET not in told
 
 
 def test_a_scope_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +245,45 @@ def test_nothing_heavy_is_loaded_before_a_command_needs_it() -> None:
         check=True,
     )
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.usefixtures("bare_environment")
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TURNWIRE_INGESTON__DATABASE_URL", "TURNWIRE_INGESTION__DATABASE_URL"),
+        ("TURNWIRE_LLM_GATEWAY__MAX_RUNING", "TURNWIRE_LLM_GATEWAY__MAX_RUNNING"),
+        ("TURNWIRE_DOOR_MASTERKEY_FILE", "TURNWIRE_DOOR_MASTER_KEY_FILE"),
+        ("TURNWRE_INGESTION__QUEUE_DEPTH", "TURNWIRE_INGESTION__QUEUE_DEPTH"),
+        ("KAFKA_BOOTSTRAP_SERVER", "KAFKA_BOOTSTRAP_SERVERS"),
+        ("LLM_MODLE", "LLM_MODEL"),
+        ("OTEL_EXPORTER_OTLP_ENPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ],
+)
+def test_a_misspelt_variable_is_found_and_the_right_one_suggested(
+    written: str,
+    meant: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in NEEDED.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TURNWIRE_FAILPOINT", "x:1:exit")  # is read, though it is no setting
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "x")  # a library reads it
+    monkeypatch.setenv("REDIS_TLS_URL", "x")  # somebody else's
+    monkeypatch.setenv("TURNWIRE_MODELS_FILE", str(DEFAULT_PATH))  # a setting, not a file of one
+    monkeypatch.setenv(written, SECRET)
+    arguments = ["config", "check", "--data-dir", str(tmp_path / "none")]
+
+    assert main(arguments) == ExitCode.FAILED
+    printed = capsys.readouterr().out
+    assert f"did you mean {meant}?" in printed
+    assert SECRET not in printed
+    assert main([*arguments, "--json"]) == ExitCode.FAILED
+    told = json.loads(capsys.readouterr().out)
+    assert [one["variable"] for one in told["unread"]] == [written]
+    assert told["mistakes"] == []
+
+    monkeypatch.delenv(written)
+    assert main(arguments) == ExitCode.OK

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deploy.docs_settings import settings_classes, variables_of
 from services.ops.service_environment import SERVICES, role_passwords, service_environment
 
 STACK = {
@@ -53,6 +54,16 @@ def test_own_settings_of_a_service_win_but_for_the_port() -> None:
     assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector"
     assert "TURNWIRE_INGESTION__DRAIN_S" not in environment
     assert "HOME" not in environment
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_whatever_a_service_reads_reaches_it_and_nothing_of_another(service: str) -> None:
+    given = {v.name: "given" for each in settings_classes().values() for v in variables_of(each)}
+    read = {variable.name for variable in variables_of(settings_classes()[service])}
+
+    environment = service_environment(service, {**given, **STACK}, given=given, port=1)
+
+    assert environment.keys() == read
 
 
 def test_passwords_are_set_for_our_roles_alone() -> None:
