@@ -13,6 +13,7 @@ from services.frontend_gateway.core.problems import FieldError, Problem
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100  # bounds the rows and the texts of one answer
 MAX_STEP = 9_999  # far above what a turn may take; keeps the number inside its column
+MAX_SEQ = 2**53 - 1  # what every client can count to; keeps the number inside its column
 
 _KNOWN = ("limit", "after", "before", "order")
 
@@ -75,6 +76,21 @@ def step_of(query: Mapping[str, str]) -> int | None:
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_STEP))
     if not is_number or not 1 <= int(text) <= MAX_STEP:
         raise _wrong("step", f"must be a number from 1 to {MAX_STEP}")
+    return int(text)
+
+
+def below_of(query: Mapping[str, str]) -> int | None:
+    """The number below which a list of messages goes on; None for its beginning.
+
+    Raises:
+        Problem: ``validation-error``.
+    """
+    text = query.get("below")
+    if text is None:
+        return None
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_SEQ))
+    if not is_number or not 1 <= int(text) <= MAX_SEQ:
+        raise _wrong("below", f"must be a number from 1 to {MAX_SEQ}")
     return int(text)
 
 

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from schemas.prompt_plan import PromptPlanV1
 from services.frontend_gateway.core import proofs
 from services.frontend_gateway.core.answers import iso
 from services.frontend_gateway.core.cursors import check_names, step_of
@@ -24,7 +22,8 @@ from services.frontend_gateway.core.turns import TurnView
 from services.frontend_gateway.http.bodies import read_model
 from services.frontend_gateway.http.context import Context, json_response
 from services.frontend_gateway.http.models import MAX_EXPLAINED_BYTES, ExplainBody
-from services.frontend_gateway.ports import Caller, PlanView
+from services.frontend_gateway.http.plans import PlanReading
+from services.frontend_gateway.ports import Caller
 
 
 class EvidenceRoutes:
@@ -32,12 +31,13 @@ class EvidenceRoutes:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._plans = PlanReading(context)
 
     async def plan(self, request: Request) -> Response:
         """What the model was shown, as stored before the call."""
-        _, turn = await self._visible(request)
+        _, turn = await self._plans.visible(request)
         check_names(request.query_params, ("step",))
-        steps = await self._steps(turn, step_of(request.query_params))
+        steps = await self._plans.steps(turn, step_of(request.query_params))
         body = {
             "object": "plan",
             "turn_id": str(turn.id),
@@ -57,12 +57,12 @@ class EvidenceRoutes:
 
     async def diff(self, request: Request) -> Response:
         """Which pattern the difference to an earlier turn's plan shows."""
-        caller, turn = await self._visible(request)
+        caller, turn = await self._plans.visible(request)
         query = request.query_params
         check_names(query, ("against", "step"))
         against = await self._against(caller, turn, query.get("against"))
-        after = await self._document(turn, step_of(query))
-        before = await self._document(against, None)
+        after = await self._plans.document(turn, step_of(query))
+        before = await self._plans.document(against, None)
         asked = list(dict.fromkeys(shown_messages(before) + shown_messages(after)))
         facts = await self._context.store.message_facts(turn.tenant_id, asked)
         path = await self._branches(caller, turn)
@@ -92,14 +92,14 @@ class EvidenceRoutes:
 
     async def explain(self, request: Request) -> Response:
         """Whether the model was shown a text or a message, where, or why not."""
-        caller, turn = await self._visible(request)
+        caller, turn = await self._plans.visible(request)
         body = await read_model(request, ExplainBody)
         if (body.text is None) == (body.message_id is None):
             error = FieldError("", "name either text or message_id")
             raise Problem("validation-error", "Name either text or message_id.", errors=(error,))
         if body.text is not None:
             _check_needle(body.text)
-        document = await self._document(turn, body.step)
+        document = await self._plans.document(turn, body.step)
         if body.message_id is not None:
             told = await self._explain_message(caller, turn, document, body.message_id)
         else:
@@ -108,10 +108,10 @@ class EvidenceRoutes:
 
     async def replay(self, request: Request) -> Response:
         """Make the payload again from stored rows, and compare it with what was sent."""
-        _, turn = await self._visible(request)
+        _, turn = await self._plans.visible(request)
         check_names(request.query_params, ("step",))
-        document = await self._document(turn, step_of(request.query_params))
-        texts = await self._texts(turn, document)
+        document = await self._plans.document(turn, step_of(request.query_params))
+        texts = await self._plans.texts(turn, document)
         facts = await self._context.store.message_facts(turn.tenant_id, shown_messages(document))
         found = proofs.replayed(document, texts, facts)
         body = {
@@ -125,11 +125,6 @@ class EvidenceRoutes:
         }
         return json_response(body)
 
-    async def _visible(self, request: Request) -> tuple[Caller, TurnView]:
-        caller, _ = await self._context.doorkeeper.admit(request, "read")
-        turn = await self._context.visible_turn(caller, request.path_params["turn_id"])
-        return caller, turn
-
     async def _against(self, caller: Caller, turn: TurnView, named: str | None) -> TurnView:
         if named is not None:
             against = await self._context.visible_turn(caller, named)
@@ -142,26 +137,6 @@ class EvidenceRoutes:
             detail = "This turn follows no other one. Name the turn to compare with in against."
             raise Problem("not-found", detail, turn_id=str(turn.id))
         return await self._context.visible_turn(caller, str(turn.parent_turn_id))
-
-    async def _steps(self, turn: TurnView, step: int | None) -> list[PlanView]:
-        plans = await self._context.store.plans(turn.tenant_id, turn.id)
-        if not plans:
-            raise Problem("not-found", _why_no_plan(turn), turn_id=str(turn.id))
-        found = [plan for plan in plans if step in (None, plan.step_no)]
-        if not found:
-            detail = f"This turn has no plan of a step {step}; its steps count from 1."
-            raise Problem("not-found", detail, turn_id=str(turn.id))
-        return found
-
-    async def _document(self, turn: TurnView, step: int | None) -> Mapping[str, Any]:
-        """The plan of a step, of the last one where none is named."""
-        document = (await self._steps(turn, step))[-1].plan
-        try:
-            PromptPlanV1.model_validate(document)
-        except ValidationError:
-            detail = "The plan was stored in a form from before prompt_plan.v1. Read it as it is."
-            raise Problem("not-found", detail, turn_id=str(turn.id)) from None
-        return document
 
     async def _branches(self, caller: Caller, turn: TurnView) -> Branches:
         rows = await self._context.store.branches(
@@ -184,7 +159,7 @@ class EvidenceRoutes:
     async def _explain_text(
         self, caller: Caller, turn: TurnView, document: Mapping[str, Any], needle: str
     ) -> dict[str, Any]:
-        texts = await self._texts(turn, document)
+        texts = await self._plans.texts(turn, document)
         shown = proofs.blocks_with(document, texts, needle)
         if shown:
             return proofs.present(document, shown)
@@ -198,24 +173,6 @@ class EvidenceRoutes:
         path = await self._branches(caller, turn)
         return proofs.absent(document, proofs.candidates_at(places, path, turn.stands_on))
 
-    async def _texts(self, turn: TurnView, document: Mapping[str, Any]) -> dict[str, str]:
-        """Texts of a plan's blocks that are still stored, by block id."""
-        messages, named = proofs.stored_texts(document)
-        found = await self._context.store.message_texts(turn.tenant_id, messages)
-        texts = {str(id_): text for id_, text in found.items()}
-        policy = self._context.policy
-        scopes = {"tenant": turn.tenant_id, "conversation": turn.conversation_id}
-        wanted: dict[tuple[UUID, str, int], str] = {}
-        for block_id, kind, scope, version in named:
-            if scope == "settings":
-                if version == policy.version:
-                    texts[block_id] = policy.text
-            elif version.isdecimal():
-                wanted[scopes[scope], kind, int(version)] = block_id
-        for row in await self._context.store.instructions(turn.tenant_id, list(wanted)):
-            texts[wanted[row.scope_id, row.kind, row.version]] = row.text
-        return texts
-
 
 def _check_needle(text: str) -> None:
     size_bytes = len(text.encode())
@@ -228,9 +185,3 @@ def _check_needle(text: str) -> None:
     if not text.strip():
         error = FieldError("/text", "has no visible character")
         raise Problem("validation-error", "There is no text to look for.", errors=(error,))
-
-
-def _why_no_plan(turn: TurnView) -> str:
-    if turn.has_ended:
-        return "This turn has no plan: it ended before the model was to be called."
-    return "This turn has no plan yet. It is made when the turn starts; ask again in a moment."

@@ -7,22 +7,19 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
-import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
 from libs.clock import SystemClock
-from libs.postgres import Database
 from libs.redis.memory import MemoryDoorbell, MemoryLiveStream, MemoryRedis
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.tracing import Tracing
 from services.frontend_gateway.app import Adapters, build_app
 from services.frontend_gateway.core.cursors import Page
 from services.frontend_gateway.memory import MemoryStore
-from services.frontend_gateway.store import PostgresStore
-from tests.contract.frontend_gateway.worlds import MemoryWorld, PostgresWorld, Said, World
+from services.frontend_gateway.operators import MemoryOperators
+from tests.contract.frontend_gateway.worlds import Said, World
 from tests.rig.gateway import QUICK, Ingestion, serving, settings
-from tests.rig.parts import TestDatabase
 from tests.rig.stored_plans import plan
 
 TALK = [
@@ -30,27 +27,6 @@ TALK = [
     Said(question="And back?", answer="At 18:05."),
     Said(question="How much is it?", answer="Nine euros."),
 ]
-
-
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
-def backend(request: pytest.FixtureRequest) -> TestDatabase | None:
-    if request.param == "memory":
-        return None
-    database: TestDatabase = request.getfixturevalue("database")
-    return database
-
-
-@pytest.fixture
-async def world(backend: TestDatabase | None) -> AsyncIterator[World]:
-    if backend is None:
-        yield MemoryWorld()
-        return
-    opened = await Database.open(
-        backend.url_of("frontend_gateway"), schema="frontend_gateway", size=2
-    )
-    async with await psycopg.AsyncConnection.connect(backend.admin_url, autocommit=True) as admin:
-        yield PostgresWorld(PostgresStore(opened), admin)
-    await opened.close()
 
 
 @dataclass
@@ -124,6 +100,7 @@ async def talk(world: World) -> AsyncIterator[Talk]:
         clock=SystemClock(),
         metrics=Metrics(CollectorRegistry()),
         tracing=Tracing(),
+        operators=MemoryOperators().operators(),
         pace=QUICK,
     )
     async with (

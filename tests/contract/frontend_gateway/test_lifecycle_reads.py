@@ -1,44 +1,18 @@
 """Branches, deletion, evidence, instructions and captures: one suite for memory and Postgres."""
 
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
-from libs.postgres import Database
 from services.frontend_gateway.core.cursors import Page
 from services.frontend_gateway.core.problems import Problem
 from services.frontend_gateway.core.proofs import Replayed, replayed, stored_texts
 from services.frontend_gateway.ports import Reader
-from services.frontend_gateway.store import PostgresStore
-from tests.contract.frontend_gateway.worlds import MemoryWorld, PostgresWorld, Said, World
-from tests.rig.parts import TestDatabase
+from tests.contract.frontend_gateway.worlds import Said, World
 from tests.rig.stored_plans import plan
 
 TENANT, PRINCIPAL = uuid4(), uuid4()
 ALL = Page(100, None, None, descending=False)
-
-
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
-def backend(request: pytest.FixtureRequest) -> TestDatabase | None:
-    if request.param == "memory":
-        return None
-    database: TestDatabase = request.getfixturevalue("database")
-    return database
-
-
-@pytest.fixture
-async def world(backend: TestDatabase | None) -> AsyncIterator[World]:
-    if backend is None:
-        yield MemoryWorld()
-        return
-    opened = await Database.open(
-        backend.url_of("frontend_gateway"), schema="frontend_gateway", size=2
-    )
-    async with await psycopg.AsyncConnection.connect(backend.admin_url, autocommit=True) as admin:
-        yield PostgresWorld(PostgresStore(opened), admin)
-    await opened.close()
 
 
 def reader() -> Reader:

@@ -20,6 +20,7 @@ from schemas.streams import EntryId, content_delta, generating
 from services.frontend_gateway.app import Adapters, build_app
 from services.frontend_gateway.core.turns import Checkpoint
 from services.frontend_gateway.memory import MemoryStore
+from services.frontend_gateway.operators import MemoryOperators
 from tests.rig.gateway import QUICK, Ingestion, ending_of, made_key, serving, settings, started
 from tests.rig.sse import Copy, follow
 
@@ -55,6 +56,7 @@ async def rig(redis_url: str) -> AsyncIterator[Rig]:
             clock=SystemClock(),
             metrics=Metrics(CollectorRegistry()),
             tracing=Tracing(),
+            operators=MemoryOperators().operators(),
             pace=QUICK,
         )
         url = await stack.enter_async_context(serving(build_app(settings(), adapters)))

@@ -1,6 +1,5 @@
 """One suite for the store in memory and in Postgres: what is seen, and by whom."""
 
-from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
 import psycopg
@@ -14,33 +13,10 @@ from services.frontend_gateway.core.cursors import Page
 from services.frontend_gateway.core.problems import Problem
 from services.frontend_gateway.core.turns import Checkpoint
 from services.frontend_gateway.ports import Asked
-from services.frontend_gateway.store import PostgresStore
-from tests.contract.frontend_gateway.worlds import MemoryWorld, PostgresWorld, Said, World
+from tests.contract.frontend_gateway.worlds import Said, World
 from tests.rig.parts import TestDatabase
 
 TENANT, PRINCIPAL = uuid4(), uuid4()
-
-
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
-def backend(request: pytest.FixtureRequest) -> TestDatabase | None:
-    if request.param == "memory":
-        return None
-    database: TestDatabase = request.getfixturevalue("database")
-    return database
-
-
-@pytest.fixture
-async def world(backend: TestDatabase | None) -> AsyncIterator[World]:
-    if backend is None:
-        yield MemoryWorld()
-        return
-    database = backend
-    opened = await Database.open(
-        database.url_of("frontend_gateway"), schema="frontend_gateway", size=2
-    )
-    async with await psycopg.AsyncConnection.connect(database.admin_url, autocommit=True) as admin:
-        yield PostgresWorld(PostgresStore(opened), admin)
-    await opened.close()
 
 
 def page(limit: int = 20, *, descending: bool = False, **cursors: UUID | None) -> Page:
