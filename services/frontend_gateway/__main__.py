@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry
 from libs.catalogue import Catalogue
 from libs.clock import SystemClock
 from libs.errors import QueueUnavailable
+from libs.heartbeat import Heartbeat
 from libs.kafka.publisher import KafkaPublisher
+from libs.kafka.spans import traced
 from libs.postgres import Database
 from libs.redis.doorbell import RedisDoorbell
 from libs.redis.live_stream import RedisLiveStream
-from libs.startup import kafka_security, run
+from libs.startup import kafka_security, release, run
 from libs.telemetry.logging import get_logger
 from libs.telemetry.metrics import Metrics
 from libs.telemetry.ops_server import OK, Check, CheckResult, LoopLagWatchdog, OpsServer
@@ -23,6 +25,7 @@ from libs.telemetry.tracing import configure_tracing
 from services.frontend_gateway.app import Adapters, Gateway, build_app, readiness
 from services.frontend_gateway.http.openapi import VERSION
 from services.frontend_gateway.http.server import Server, server_of
+from services.frontend_gateway.operators import opened_operators
 from services.frontend_gateway.settings import GatewaySettings
 from services.frontend_gateway.store import PostgresStore
 
@@ -37,7 +40,7 @@ Checks = Mapping[str, Check]
 @contextlib.asynccontextmanager
 async def opened(
     settings: GatewaySettings, metrics: Metrics
-) -> AsyncIterator[tuple[Adapters, Checks]]:
+) -> AsyncIterator[tuple[Adapters, Checks, Database]]:
     """The real adapters; without Kafka or Redis the gateway starts all the same."""
     tracing = configure_tracing(SERVICE)
     publisher = KafkaPublisher(
@@ -47,21 +50,25 @@ async def opened(
         timeout_s=settings.acceptance_wait_s,
     )
     redis_url = settings.redis_url.get_secret_value()
-    database = await Database.open(
-        settings.database_url.get_secret_value(), schema=SERVICE, size=settings.database_pool_size
-    )
+    database_url = settings.database_url.get_secret_value()
+    database = await Database.open(database_url, schema=SERVICE, size=settings.database_pool_size)
     connecting = asyncio.create_task(_connect(publisher), name="connect-kafka")
     try:
-        async with RedisLiveStream.open(redis_url) as live, RedisDoorbell.open(redis_url) as bell:
+        async with (
+            RedisLiveStream.open(redis_url, errors=metrics.live_stream_errors_total) as live,
+            RedisDoorbell.open(redis_url) as bell,
+            opened_operators(database_url, schema=SERVICE, tracing=tracing) as operators,
+        ):
             yield (
                 Adapters(
                     store=PostgresStore(database),
-                    publisher=publisher,
+                    publisher=traced(publisher, tracing),
                     live=live,
                     bell=bell,
                     clock=SystemClock(),
                     metrics=metrics,
                     tracing=tracing,
+                    operators=operators,
                 ),
                 {
                     "postgres": _asking(database),
@@ -69,6 +76,7 @@ async def opened(
                     "live_stream": _flag(lambda: live.connected),
                     "doorbell": _flag(lambda: bell.connected),
                 },
+                database,
             )
     finally:
         connecting.cancel()
@@ -112,20 +120,30 @@ async def serve(settings: GatewaySettings) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     metrics.announce(SERVICE, VERSION)
-    async with opened(settings, metrics) as (adapters, checks):
+    async with opened(settings, metrics) as (adapters, checks, database):
         gateway = build_app(settings, adapters)
+        asked = readiness(gateway, checks)
         watchdog = LoopLagWatchdog(metrics.event_loop_lag_seconds)
         ops = OpsServer(
             registry,
             host=settings.ops_host,
             port=settings.ops_port,
             liveness={"event_loop": watchdog.check},
-            readiness=readiness(gateway, checks),
+            readiness=asked,
         )
         server = server_of(
             gateway, host=settings.host, port=settings.port, drain_s=settings.drain_s
         )
+        heartbeat = Heartbeat(
+            database,
+            instance_id=adapters.clock.new_id(),
+            version=release(),
+            checks=asked,
+            lag=dict,
+            clock=adapters.clock,
+        )
         await ops.start()
+        beating = asyncio.create_task(heartbeat.run(), name="heartbeat")
         watching = asyncio.create_task(watchdog.run(), name="watchdog")
         serving = asyncio.create_task(server.serve(), name="http")
         ending = asyncio.create_task(_end_at_signal(gateway, server), name="signals")
@@ -134,6 +152,9 @@ async def serve(settings: GatewaySettings) -> None:
         finally:
             ending.cancel()
             watching.cancel()
+            beating.cancel()
+            await asyncio.wait({beating}, timeout=1)
+            await heartbeat.leave()
             await ops.stop()
 
 

@@ -37,12 +37,15 @@ from services.frontend_gateway.http.docs import Docs
 from services.frontend_gateway.http.edge import EXCEPTION_HANDLERS, Edge
 from services.frontend_gateway.http.evidence import EvidenceRoutes
 from services.frontend_gateway.http.operating import CaptureRoutes, InstructionRoutes
+from services.frontend_gateway.http.operators import OperatorRoutes
 from services.frontend_gateway.http.rights import Doorkeeper
+from services.frontend_gateway.http.story import StoryRoutes, TurnPage
 from services.frontend_gateway.http.streams import TurnEvents
 from services.frontend_gateway.http.turns import TurnRoutes
 from services.frontend_gateway.http.ui import Pages
 from services.frontend_gateway.http.watching import ConversationEvents
 from services.frontend_gateway.hub import Bell, Hub, LiveRead, Pace
+from services.frontend_gateway.operators import Operators
 from services.frontend_gateway.outcomes import OutcomeDesk
 from services.frontend_gateway.ports import Proof, Store
 from services.frontend_gateway.settings import GatewaySettings
@@ -63,6 +66,7 @@ class Adapters:
     clock: Clock
     metrics: Metrics
     tracing: Tracing
+    operators: Operators
     random_bytes: Callable[[int], bytes] = os.urandom
     pace: Pace = field(default_factory=Pace)
 
@@ -115,6 +119,7 @@ class Gateway:
             max_streams_per_key=settings.max_streams_per_key,
             session_lifetime_s=settings.session_lifetime_s,
             random_bytes=adapters.random_bytes,
+            operators=adapters.operators,
         )
         adapters.metrics.sse_streams_active.set_function(self._stream_count)
         adapters.metrics.sse_buffer_bytes.set_function(lambda: self.hub.buffered_bytes)
@@ -191,6 +196,7 @@ def _routes(context: Context) -> list[Route]:
     return [
         *_conversation_routes(context),
         *_turn_routes(context),
+        *OperatorRoutes(context).routes(),
         Route("/openapi.json", docs.openapi, methods=["GET"]),
         Route("/docs", docs.reference, methods=["GET"]),
         Route("/problems", docs.problems, methods=["GET"]),
@@ -199,7 +205,9 @@ def _routes(context: Context) -> list[Route]:
         Route("/ui/login", pages.login, methods=["POST"]),
         Route("/ui/logout", pages.logout, methods=["POST"]),
         Route("/ui/", pages.file, methods=["GET"]),
-        Route("/ui/{name}", pages.file, methods=["GET"]),
+        Route("/ui/turns/{turn_id:path}", TurnPage(context, pages).show, methods=["GET"]),
+        Route("/ui/vendor/{name}", pages.vendored, methods=["GET"]),
+        Route("/ui/{name:path}", pages.file, methods=["GET"]),
     ]
 
 
@@ -237,6 +245,7 @@ def _turn_routes(context: Context) -> list[Route]:
     turn = "/v1/turns/{turn_id}"
     changes = ChangeRoutes(context)
     evidence = EvidenceRoutes(context)
+    story = StoryRoutes(context)
     return [
         Route(f"{turn}/events", TurnEvents(context), methods=["GET"]),
         Route(turn, TurnRoutes(context).one, methods=["GET"]),
@@ -245,6 +254,10 @@ def _turn_routes(context: Context) -> list[Route]:
         Route(CONTINUE, changes.go_on, methods=["POST"]),
         Route(f"{turn}/plan", evidence.plan, methods=["GET"]),
         Route(f"{turn}/plan/diff", evidence.diff, methods=["GET"]),
+        Route(f"{turn}/plan/left-out", story.left_out, methods=["GET"]),
+        Route(f"{turn}/plan/excerpts", story.excerpts, methods=["GET"]),
+        Route(f"{turn}/plan/text", story.text, methods=["GET"]),
+        Route(f"{turn}/timeline", story.timeline, methods=["GET"]),
         Route(f"{turn}/explain", evidence.explain, methods=["POST"]),
         Route(f"{turn}/replay", evidence.replay, methods=["GET"]),
         Route(f"{turn}/captures", CaptureRoutes(context).read, methods=["GET"]),

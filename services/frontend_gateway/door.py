@@ -13,12 +13,15 @@ from libs.door import (
 from libs.errors import QueueUnavailable, RecordTooLarge
 from libs.failpoints import failpoint
 from libs.kafka.publisher import Publisher, Record
-from libs.telemetry.metrics import ByAdmission
+from libs.telemetry.labels import ByAdmission
 from schemas.envelope import MAX_RECORD_BYTES, Event, encode, headers
 from schemas.registry import TURN_REQUESTS
 from services.frontend_gateway.core.problems import Problem
 from services.frontend_gateway.outcomes import OutcomeDesk
 from services.frontend_gateway.ports import Asked, Outcome
+
+QUEUE_FULL = "quota-exceeded"
+"""What ingestion calls it that a conversation holds as many turns or branches as it may."""
 
 RETRY_AFTER_S = 1  # an outage of seconds; the same key makes an early repeat harmless
 
@@ -29,7 +32,7 @@ class Door:
     Args:
         master_key: Derives the secret of the gateway's own door key.
         wait_s: Longest wait from publishing to the outcome.
-        rejected: Counts requests that were not decided because a part was away.
+        rejected: Counts requests that were turned away: a part is away, or a conversation is full.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Door:
             ):
                 await self._publish(event, value)
                 failpoint("gateway.after_publish")
-                return await answer
+                outcome = await answer
         except TimeoutError:
             self._rejected.labels("dependency").inc()
             detail = (
@@ -74,6 +77,9 @@ class Door:
                 "the request with the same key to learn its outcome."
             )
             raise unavailable(detail) from None
+        if outcome.problem is not None and outcome.problem.get("code") == QUEUE_FULL:
+            self._rejected.labels("queue_full").inc()
+        return outcome
 
     async def _publish(self, event: Event[Any], value: bytes) -> None:
         signed = {

@@ -11,7 +11,9 @@ from libs.errors import StoreUnavailable
 from services.frontend_gateway.core.activity import ConversationActivity, TurnActivity
 from services.frontend_gateway.core.cursors import Page, cursor_invalid
 from services.frontend_gateway.core.evidence import Branches, BranchView, MessageFacts, Place
+from services.frontend_gateway.core.left_out import HistoryFacts
 from services.frontend_gateway.core.problems import not_found
+from services.frontend_gateway.core.timeline import AttemptView, StepView, Transition
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.ports import (
     Asked,
@@ -19,6 +21,7 @@ from services.frontend_gateway.ports import (
     CaptureView,
     ConversationView,
     Facts,
+    HistoryEnd,
     InstructionName,
     InstructionView,
     MessageView,
@@ -61,6 +64,10 @@ class MemoryStore:
     texts: dict[UUID, str] = field(default_factory=dict)
     checkpoint_rows: dict[UUID, Checkpoint] = field(default_factory=dict)
     plan_rows: dict[UUID, list[PlanView]] = field(default_factory=dict)
+    transition_rows: dict[UUID, list[Transition]] = field(default_factory=dict)
+    step_rows: dict[UUID, list[StepView]] = field(default_factory=dict)
+    attempt_rows: dict[UUID, list[AttemptView]] = field(default_factory=dict)
+    token_rows: dict[tuple[UUID, str], int] = field(default_factory=dict)
     branch_rows: dict[UUID, list[BranchView]] = field(default_factory=dict)
     deleted_conversations: set[UUID] = field(default_factory=set)
     deleted_messages: set[UUID] = field(default_factory=set)
@@ -327,6 +334,90 @@ class MemoryStore:
             if needle in row.content and row.id not in self.deleted_messages
         ]
         return sorted(found, key=lambda place: place.seq, reverse=True)
+
+    async def transitions(self, tenant: UUID, turn: UUID) -> Sequence[Transition]:
+        """See ``Stories``."""
+        found = await self.turn(tenant, turn)
+        return [] if found is None else self.transition_rows.get(turn, [])
+
+    async def steps(self, tenant: UUID, turn: UUID) -> Sequence[StepView]:
+        """See ``Stories``."""
+        found = await self.turn(tenant, turn)
+        return [] if found is None else self.step_rows.get(turn, [])
+
+    async def attempts(self, tenant: UUID, steps: Sequence[UUID]) -> Sequence[AttemptView]:
+        """See ``Stories``; put in by the id of the turn."""
+        self._check()
+        return [
+            row
+            for turn, rows in self.attempt_rows.items()
+            if self.turn_rows[turn].tenant_id == tenant
+            for row in rows
+            if row.step_id in steps
+        ]
+
+    async def history_facts(
+        self, tenant: UUID, end: HistoryEnd, tokenizer: str, max_rows: int
+    ) -> Sequence[HistoryFacts]:
+        """See ``Stories``."""
+        found = [
+            HistoryFacts(
+                id=row.id,
+                turn_id=row.turn_id,
+                seq=row.seq,
+                role=row.role,
+                status=row.status,
+                tokens=self.token_rows.get((row.id, tokenizer)),
+                length=len(row.content.encode()),
+                said_at=row.created_at,
+            )
+            for row in self._history(tenant, end)
+        ]
+        return found[:max_rows]
+
+    async def history_count(self, tenant: UUID, end: HistoryEnd, max_count: int) -> int:
+        """See ``Stories``."""
+        return min(len(self._history(tenant, end)), max_count)
+
+    async def excerpts(
+        self, tenant: UUID, conversation: UUID, messages: Sequence[UUID], max_characters: int
+    ) -> Mapping[UUID, str]:
+        """See ``Stories``."""
+        self._check()
+        return {
+            row.id: row.content[:max_characters]
+            for of, row in self._messages_of(tenant)
+            if of == conversation and row.id in messages and row.id not in self.deleted_messages
+        }
+
+    def _history(self, tenant: UUID, end: HistoryEnd) -> list[MessageView]:
+        """What a plan may show below an end, newest first: said by somebody, and of ended turns."""
+        self._check()
+        conversation = end.conversation_id
+        if self.conversation_rows[conversation][0] != tenant:
+            return []
+        view = self.conversation_rows[conversation][2]
+        main = BranchView(
+            id=conversation,
+            kind="main",
+            parent_branch_id=None,
+            fork_seq=None,
+            is_active=True,
+            first_turn_id=None,
+            last_turn_id=None,
+            created_at=view.created_at,
+        )
+        path = Branches([main, *self.branch_rows.get(conversation, ())])
+        rows = [
+            row
+            for row in self.message_rows.get(conversation, ())
+            if row.seq < end.below_seq
+            and path.shows(end.branch_id, of=row.branch_id or conversation, seq=row.seq)
+            and row.id not in self.deleted_messages
+            and (row.role == "user" or row.content)
+            and self.turn_rows[row.turn_id].has_ended
+        ]
+        return sorted(rows, key=lambda row: row.seq, reverse=True)
 
     async def instructions(
         self, tenant: UUID, names: Sequence[InstructionName]

@@ -9,6 +9,8 @@ from uuid import UUID
 from services.frontend_gateway.core.activity import ConversationActivity
 from services.frontend_gateway.core.cursors import Page
 from services.frontend_gateway.core.evidence import BranchView, MessageFacts, Place
+from services.frontend_gateway.core.left_out import HistoryFacts
+from services.frontend_gateway.core.timeline import AttemptView, StepView, Transition
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 
 
@@ -256,6 +258,51 @@ class Proofs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryEnd:
+    """Where the history that is asked for ends.
+
+    Attributes:
+        below_seq: Messages with this number or a higher one are not part of it.
+    """
+
+    conversation_id: UUID
+    branch_id: UUID
+    below_seq: int
+
+
+class Stories(Protocol):
+    """What happened to a turn, and when. Every method may raise ``StoreUnavailable``."""
+
+    async def transitions(self, tenant: UUID, turn: UUID) -> Sequence[Transition]:
+        """States of a turn, oldest first."""
+        ...
+
+    async def steps(self, tenant: UUID, turn: UUID) -> Sequence[StepView]:
+        """Steps of a turn, in their order."""
+        ...
+
+    async def attempts(self, tenant: UUID, steps: Sequence[UUID]) -> Sequence[AttemptView]:
+        """Attempts of steps in the order of their numbers; what is older than 30 days is gone."""
+        ...
+
+    async def history_facts(
+        self, tenant: UUID, end: HistoryEnd, tokenizer: str, max_rows: int
+    ) -> Sequence[HistoryFacts]:
+        """Messages that history holds below an end, newest first."""
+        ...
+
+    async def history_count(self, tenant: UUID, end: HistoryEnd, max_count: int) -> int:
+        """How many those are; counting stops at ``max_count``."""
+        ...
+
+    async def excerpts(
+        self, tenant: UUID, conversation: UUID, messages: Sequence[UUID], max_characters: int
+    ) -> Mapping[UUID, str]:
+        """How texts of a conversation's messages begin; none of deleted ones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class InstructionView:
     """A text that was set for a tenant or a conversation.
 
@@ -332,5 +379,5 @@ class Settings(Protocol):
         ...
 
 
-class Store(Rights, Outcomes, Reads, Watched, Activities, Proofs, Settings, Protocol):
+class Store(Rights, Outcomes, Reads, Watched, Activities, Proofs, Stories, Settings, Protocol):
     """All of it; the real one and its twin in memory."""

@@ -79,6 +79,36 @@ select message_id, text from ingestion.message_texts_v1(%(tenants)s::uuid[], %(i
 select message_id, seq, branch_id
   from ingestion.find_text_v1(%(tenant)s, %(principal)s, %(conversation)s, %(needle)s, %(max_rows)s);
 
+-- name: transitions
+select status, reason, at
+  from ingestion.turn_transitions_v1(%(tenants)s::uuid[], %(ids)s::uuid[]);
+
+-- name: steps
+select step_id, step_no, state, reason, invariant, model, created_at, ended_at
+  from context_assembly.turn_steps_v1(%(tenants)s::uuid[], %(ids)s::uuid[]);
+
+-- name: attempts
+select step_id, attempt, model, outcome, reason, failure, requests, first_token_ms, duration_ms,
+       began_at, ended_at, input_tokens, output_tokens
+  from llm_gateway.attempts_v1(%(tenants)s::uuid[], %(ids)s::uuid[]);
+
+-- name: history_facts
+select message_id as id, turn_id, seq, role, status, tokens, length, said_at
+  from ingestion.history_facts_v1(
+       array[%(tenant)s::uuid], array[%(conversation)s::uuid], array[%(branch)s::uuid],
+       array[%(below)s::bigint], array[%(tokenizer)s::text], %(max_rows)s);
+
+-- name: history_count
+select messages
+  from ingestion.history_count_v1(
+       array[%(tenant)s::uuid], array[%(conversation)s::uuid], array[%(branch)s::uuid],
+       array[%(below)s::bigint], %(max_count)s);
+
+-- name: excerpts
+select message_id, excerpt
+  from ingestion.message_excerpts_v1(
+       %(tenant)s, %(conversation)s, %(messages)s::uuid[], %(max_characters)s);
+
 -- name: instructions
 select scope_id, kind, version, text, created_at
   from context_assembly.instructions_v1(

@@ -29,7 +29,8 @@ class GatewaySettings(ServiceSettings):
     public_url: str | None = Field(
         default=None,
         pattern=r"^https?://[^/]+$",
-        description="Scheme and host as clients know them, for links; else taken from the request.",
+        description="Scheme and host as clients know them; unset takes those of the request, which "
+        "are wrong behind a proxy that ends TLS.",
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=("127.0.0.1", "localhost", "[::1]"),

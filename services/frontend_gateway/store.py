@@ -15,7 +15,9 @@ from schemas.usage import Usage
 from services.frontend_gateway.core.activity import ConversationActivity, TurnActivity
 from services.frontend_gateway.core.cursors import Page, cursor_invalid
 from services.frontend_gateway.core.evidence import BranchView, MessageFacts, Place
+from services.frontend_gateway.core.left_out import HistoryFacts
 from services.frontend_gateway.core.problems import not_found
+from services.frontend_gateway.core.timeline import AttemptView, StepView, Transition
 from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.ports import (
     Asked,
@@ -23,6 +25,7 @@ from services.frontend_gateway.ports import (
     CaptureView,
     ConversationView,
     Facts,
+    HistoryEnd,
     InstructionName,
     InstructionView,
     MessageView,
@@ -217,6 +220,48 @@ class PostgresStore:
         rows = await self._fetch(self._sql["find_text"], parameters, tenants=(tenant,))
         return [Place(**row) for row in rows]
 
+    # Stories.
+
+    async def transitions(self, tenant: UUID, turn: UUID) -> Sequence[Transition]:
+        """See ``Stories``."""
+        return [Transition(**row) for row in await self._pairs("transitions", [(tenant, turn)])]
+
+    async def steps(self, tenant: UUID, turn: UUID) -> Sequence[StepView]:
+        """See ``Stories``."""
+        return [StepView(**row) for row in await self._pairs("steps", [(tenant, turn)])]
+
+    async def attempts(self, tenant: UUID, steps: Sequence[UUID]) -> Sequence[AttemptView]:
+        """See ``Stories``."""
+        rows = await self._pairs("attempts", [(tenant, step) for step in steps])
+        return [AttemptView(**row) for row in rows]
+
+    async def history_facts(
+        self, tenant: UUID, end: HistoryEnd, tokenizer: str, max_rows: int
+    ) -> Sequence[HistoryFacts]:
+        """See ``Stories``."""
+        parameters = {**_end(tenant, end), "tokenizer": tokenizer, "max_rows": max_rows}
+        rows = await self._fetch(self._sql["history_facts"], parameters, tenants=(tenant,))
+        return [HistoryFacts(**row) for row in rows]
+
+    async def history_count(self, tenant: UUID, end: HistoryEnd, max_count: int) -> int:
+        """See ``Stories``."""
+        parameters = {**_end(tenant, end), "max_count": max_count}
+        rows = await self._fetch(self._sql["history_count"], parameters, tenants=(tenant,))
+        return int(rows[0]["messages"]) if rows else 0
+
+    async def excerpts(
+        self, tenant: UUID, conversation: UUID, messages: Sequence[UUID], max_characters: int
+    ) -> Mapping[UUID, str]:
+        """See ``Stories``."""
+        parameters = {
+            "tenant": tenant,
+            "conversation": conversation,
+            "messages": list(messages),
+            "max_characters": max_characters,
+        }
+        rows = await self._fetch(self._sql["excerpts"], parameters, tenants=(tenant,))
+        return {row["message_id"]: row["excerpt"] for row in rows}
+
     # Settings.
 
     async def instructions(
@@ -314,6 +359,15 @@ class PostgresStore:
 
 def _parallel(pairs: Sequence[tuple[UUID, UUID]]) -> dict[str, list[UUID]]:
     return {"tenants": [tenant for tenant, _ in pairs], "ids": [id_ for _, id_ in pairs]}
+
+
+def _end(tenant: UUID, end: HistoryEnd) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "conversation": end.conversation_id,
+        "branch": end.branch_id,
+        "below": end.below_seq,
+    }
 
 
 def _page(page: Page) -> dict[str, Any]:

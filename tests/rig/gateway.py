@@ -47,6 +47,7 @@ from services.frontend_gateway.core.turns import Checkpoint, TurnView
 from services.frontend_gateway.http.server import server_of
 from services.frontend_gateway.hub import Pace
 from services.frontend_gateway.memory import MemoryStore
+from services.frontend_gateway.operators import MemoryOperators
 from services.frontend_gateway.ports import Caller, ConversationView, MessageView, Outcome
 from services.frontend_gateway.settings import GatewaySettings
 
@@ -339,6 +340,7 @@ class GatewayRig:
     key: str
     caller: Caller
     client: httpx.AsyncClient
+    operators: MemoryOperators
 
     def new_key(
         self, scopes: Sequence[str] = ("chat", "read"), *, tenant: UUID | None = None
@@ -402,7 +404,7 @@ class GatewayRig:
         rows = self.store.message_rows[turn.conversation_id]
         for place, row in enumerate(rows):
             if row.turn_id == turn.id and row.role == "assistant":
-                rows[place] = replace(row, content=text, status=ended.status)
+                rows[place] = replace(row, content=text, status=ended.status, reason=ended.reason)
         return ended
 
     async def finish(self, turn: TurnView, text: str, upto: str | None, **changes: Any) -> TurnView:
@@ -454,6 +456,7 @@ async def gateway_rig(
     store = beside.store if beside else MemoryStore()
     live = beside.live if beside else MemoryLiveStream(redis)
     ingestion = beside.ingestion if beside else Ingestion(store, live)
+    operators = beside.operators if beside else MemoryOperators()
     registry = CollectorRegistry()
     adapters = Adapters(
         store=store,
@@ -463,6 +466,7 @@ async def gateway_rig(
         clock=SystemClock(),
         metrics=Metrics(registry),
         tracing=Tracing(),
+        operators=operators.operators(),
         pace=pace,
     )
     gateway = build_app(settings(**changes), adapters)
@@ -474,7 +478,8 @@ async def gateway_rig(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=20
         ) as client,
     ):
-        yield GatewayRig(url, gateway, store, redis, live, ingestion, registry, key, caller, client)
+        parts = (store, redis, live, ingestion, registry)
+        yield GatewayRig(url, gateway, *parts, key, caller, client, operators)
 
 
 @contextlib.asynccontextmanager

@@ -1,10 +1,10 @@
-"""Says which Debian packages the browser lane lacks, and fails if there are any."""
+"""Says which Debian packages the lanes that need some lack, and fails if there are any."""
 
 import ctypes
 import shutil
 import sys
 
-COMMANDS = {"chromium": "chromium"}
+COMMANDS = {"chromium": "chromium", "promtool": "prometheus"}
 """Command -> Debian package."""
 
 LIBRARIES = {"libatomic.so.1": "libatomic1"}

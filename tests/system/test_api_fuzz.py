@@ -14,9 +14,18 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
 EXAMPLES = 16
 """Of each operation: the lane on twins asks far more, this one asks through all parts."""
 
+WANT_WHAT_IS_NOWHERE = frozenset(
+    {
+        *("login", "read_capture", "cancel_turn", "continue_turn", "explain", "get_plan_text"),
+        # Acts of operators want a turn that is stuck, or a record that is dead.
+        *("reap_turn", "end_turn", "get_dead_letter", "redrive_dead_letter"),
+    }
+)
+"""Operations that want what does not stand in this house: a good answer is luck."""
+
 MAY_FIND_NOTHING = 0.25
-"""Share of the operations that may never have got a good answer: some want what is nowhere here,
-and what sixteen examples of the others hit upon is chance. The lane on twins names each."""
+"""Share of the others that may never have got a good answer: what sixteen examples hit upon is
+chance. The lane on twins names each."""
 
 
 async def test_whatever_is_asked_is_answered_as_documented(house: House) -> None:
@@ -48,6 +57,7 @@ async def test_whatever_is_asked_is_answered_as_documented(house: House) -> None
     )
 
     assert set(told) == {operation.id for operation in OPERATIONS}
-    unanswered = {name for name, statuses in told.items() if min(statuses) >= 300}
-    assert len(unanswered) <= MAY_FIND_NOTHING * len(told), f"never past a check: {unanswered}"
+    expected = {n: statuses for n, statuses in told.items() if n not in WANT_WHAT_IS_NOWHERE}
+    unanswered = {name for name, statuses in expected.items() if min(statuses) >= 300}
+    assert len(unanswered) <= MAY_FIND_NOTHING * len(expected), f"never past a check: {unanswered}"
     await house.come_to_rest()

@@ -123,6 +123,13 @@ _KINDS = (
         "to; otherwise ask for the answer again.",
     ),
     Kind(
+        "not-possible",
+        409,
+        "This cannot be done in the state it is in",
+        retryable=False,
+        advice="The detail says why, and what else would help.",
+    ),
+    Kind(
         "restore-expired",
         410,
         "The conversation can no longer be restored",

@@ -123,7 +123,7 @@ def check_text(content: str, where: str) -> None:
 def _check_media(request: Request) -> None:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        said = f"is {media}" if media else "is missing"
+        said = "names another media type" if media else "is missing"
         detail = f"The header Content-Type {said}. Send application/json."
         raise Problem("unsupported-media", detail)
     if request.headers.get("content-encoding", "identity").lower() != "identity":

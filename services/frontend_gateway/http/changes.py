@@ -92,6 +92,7 @@ class ChangeRoutes:
             request,
             caller,
             about=(MESSAGE, conversation),
+            of_turn=False,
             make=lambda origin: message_delete_requested(origin, conversation, message),
         )
         return Response(status_code=204)

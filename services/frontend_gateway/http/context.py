@@ -12,8 +12,16 @@ from starlette.responses import Response
 from libs.catalogue import Catalogue
 from libs.clock import Clock
 from libs.telemetry.metrics import Metrics
-from libs.telemetry.names import TENANT_ID, request_span
+from libs.telemetry.names import (
+    HTTP_METHOD,
+    HTTP_ROUTE,
+    TENANT_ID,
+    TURN_ID,
+    Attributes,
+    request_span,
+)
 from libs.telemetry.tracing import Tracing
+from libs.traceparents import given_or_turns
 from schemas.envelope import Event
 from services.frontend_gateway.core.answers import refusal
 from services.frontend_gateway.core.asking import Origin
@@ -21,8 +29,10 @@ from services.frontend_gateway.core.cursors import uuid_of
 from services.frontend_gateway.core.problems import FieldError, Problem, not_found
 from services.frontend_gateway.core.turns import TurnView
 from services.frontend_gateway.door import Door
+from services.frontend_gateway.http.edge import taken_id
 from services.frontend_gateway.http.rights import Doorkeeper
 from services.frontend_gateway.hub import Hub
+from services.frontend_gateway.operators import Operators
 from services.frontend_gateway.ports import Caller, ConversationView, Outcome, Store
 from services.frontend_gateway.watching import Watchers
 
@@ -58,6 +68,7 @@ class Context:
     max_streams_per_key: int
     session_lifetime_s: int
     random_bytes: Callable[[int], bytes]
+    operators: Operators
 
     async def visible_turn(self, caller: Caller, text: str) -> TurnView:
         """The turn that a path names, if it belongs to the caller's principal.
@@ -83,15 +94,36 @@ class Context:
             raise not_found()
         return found
 
-    def origin(self, caller: Caller, traceparent: str | None = None) -> Origin:
-        """Who asks, with a fresh id."""
+    def origin(self, request: Request, caller: Caller, traceparent: str | None = None) -> Origin:
+        """Who asks, with the request's id if it was made here, else with a fresh one."""
         return Origin(
             tenant_id=caller.tenant_id,
             principal_id=caller.principal_id,
-            request_id=self.clock.new_id(),
+            request_id=taken_id(request) or self.clock.new_id(),
             at=self.clock.now(),
             traceparent=traceparent,
         )
+
+    def parent_of(self, request: Request, turn_id: UUID | None) -> str | None:
+        """What the span of a request hangs below: what came along, else its turn's own span."""
+        given = request.headers.get("traceparent")
+        if turn_id is None or not self.tracing.is_kept:
+            return given
+        return given_or_turns(given, turn_id)
+
+    def told_of(
+        self, caller: Caller, method: str, route: str, *, turn_id: UUID | None = None
+    ) -> Attributes | None:
+        """Attributes of the span of a request; None where nobody keeps it."""
+        if not self.tracing.is_kept:
+            return None
+        told: Attributes = {
+            HTTP_METHOD: method,
+            HTTP_ROUTE: route,
+            TENANT_ID: str(caller.tenant_id),
+            **self.tracing.conventions.person(str(caller.principal_id)),
+        }
+        return told if turn_id is None else {**told, TURN_ID: str(turn_id)}
 
     async def ask(
         self,
@@ -100,12 +132,14 @@ class Context:
         *,
         about: tuple[str, UUID],
         make: Callable[[Origin], Event[Any]],
+        of_turn: bool = True,
     ) -> Outcome:
         """Ask ingestion for something, inside a span of this request.
 
         Args:
             about: The route's template, and the turn or conversation whose trace it joins.
             make: Builds what is asked from who asks.
+            of_turn: It joins a turn's trace, below the turn's own span.
 
         Raises:
             Problem: It was refused, or nothing was decided in time.
@@ -114,11 +148,11 @@ class Context:
         with self.tracing.span(
             request_span(request.method, route),
             kind="server",
-            parent_traceparent=request.headers.get("traceparent"),
+            parent_traceparent=self.parent_of(request, joins if of_turn else None),
             turn_id=joins,
-            attributes={TENANT_ID: str(caller.tenant_id)},
+            attributes=self.told_of(caller, request.method, route),
         ) as span:
-            outcome = await self.door.ask(make(self.origin(caller, span.traceparent)))
+            outcome = await self.door.ask(make(self.origin(request, caller, span.traceparent)))
         check_accepted(outcome)
         return outcome
 

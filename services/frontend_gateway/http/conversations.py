@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from libs import ids
-from libs.telemetry.names import TENANT_ID, TURN_ID, request_span
+from libs.telemetry.names import request_span
 from services.frontend_gateway.core import turns
 from services.frontend_gateway.core.answers import cut, iso, listed
 from services.frontend_gateway.core.asking import (
@@ -73,7 +73,7 @@ class ConversationRoutes:
             options = options_of(body.message.options)
             first = Said(body.message.content, options=options, nul_removed=nul_removed)
         wanted = Wanted(body.title, body.policy, body.model, body.time_zone, first)
-        origin = context.origin(caller)
+        origin = context.origin(request, caller)
         conversation = conversation_of(origin, key)
         turn_id = None
         if first is not None and key is not None:
@@ -81,9 +81,9 @@ class ConversationRoutes:
         with context.tracing.span(
             request_span("POST", "/v1/conversations"),
             kind="server",
-            parent_traceparent=request.headers.get("traceparent"),
+            parent_traceparent=context.parent_of(request, turn_id),
             turn_id=turn_id or conversation,
-            attributes={TENANT_ID: str(caller.tenant_id)},
+            attributes=context.told_of(caller, "POST", "/v1/conversations", turn_id=turn_id),
         ) as span:
             origin = replace(origin, traceparent=span.traceparent)
             outcome = await context.door.ask(create_requested(origin, key, wanted))
@@ -152,6 +152,7 @@ class ConversationRoutes:
             request,
             caller,
             about=(CONVERSATION, wanted),
+            of_turn=False,
             make=lambda origin: update_requested(
                 origin, wanted, title=body.title, policy=body.policy
             ),
@@ -167,6 +168,7 @@ class ConversationRoutes:
             request,
             caller,
             about=(CONVERSATION, wanted),
+            of_turn=False,
             make=lambda origin: delete_requested(origin, wanted),
         )
         return Response(status_code=204)
@@ -180,6 +182,7 @@ class ConversationRoutes:
             request,
             caller,
             about=(RESTORE, wanted),
+            of_turn=False,
             make=lambda origin: restore_requested(origin, wanted),
         )
         return json_response(_conversation(await self._visible(request, caller)))
@@ -235,11 +238,11 @@ class PostMessage:
         with context.tracing.span(
             request_span("POST", POST_MESSAGE),
             kind="server",
-            parent_traceparent=request.headers.get("traceparent"),
+            parent_traceparent=context.parent_of(request, turn_id),
             turn_id=turn_id,
-            attributes={TENANT_ID: str(caller.tenant_id), TURN_ID: str(turn_id)},
+            attributes=context.told_of(caller, "POST", POST_MESSAGE, turn_id=turn_id),
         ) as span:
-            origin = replace(context.origin(caller), traceparent=span.traceparent)
+            origin = replace(context.origin(request, caller), traceparent=span.traceparent)
             return await context.door.ask(turn_requested(origin, conversation, key, said))
 
 

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Callable, Collection
 from typing import Protocol
+from uuid import UUID
 
 import orjson
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -65,8 +66,8 @@ class Edge:
             await self._app(scope, receive, send)
             return
         began = self._clock.monotonic()
-        request_id = self._request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        request_id, is_ours = self._request_id(scope)
+        scope.setdefault("state", {}).update(request_id=request_id, is_ours=is_ours)
         status = 0
         added = [(b"x-request-id", request_id.encode()), *_COMMON_HEADERS]
 
@@ -86,19 +87,20 @@ class Edge:
             if self._is_allowed(scope):
                 await self._app(scope, receive, send_with_headers)
             else:
-                response = problem_response(Request(scope), _wrong_host())
+                response = problem_response(Request(scope), _wrong_host(), base="")
                 await response(scope, receive, send_with_headers)
         finally:
             if not status:
                 observe(CLIENT_CLOSED)
 
-    def _request_id(self, scope: Scope) -> str:
+    def _request_id(self, scope: Scope) -> tuple[str, bool]:
+        """The id by which logs and answers name this request, and whether it was made here."""
         for name, value in scope["headers"]:
             if name == b"x-request-id":
                 text = value.decode("latin-1")
                 if _REQUEST_ID.match(text):
-                    return str(text)
-        return str(self._clock.new_id())
+                    return str(text), False
+        return str(self._clock.new_id()), True
 
     def _is_allowed(self, scope: Scope) -> bool:
         if "*" in self._allowed_hosts:
@@ -119,11 +121,24 @@ def request_id_of(request: Request) -> str:
     return str(request.scope.get("state", {}).get("request_id", ""))
 
 
-def problem_response(request: Request, problem: Problem) -> Response:
-    """The answer that tells a problem."""
+def taken_id(request: Request) -> UUID | None:
+    """The request's id for the one event that it becomes, so that whoever is told it finds that.
+
+    None where the client chose it, since two requests may have one, and for a second event.
+    """
+    state = request.scope.get("state", {})
+    return UUID(request_id_of(request)) if state.pop("is_ours", False) else None
+
+
+def problem_response(request: Request, problem: Problem, *, base: str | None = None) -> Response:
+    """The answer that tells a problem.
+
+    Args:
+        base: What the problem's type begins with, where the request's own host may not stand.
+    """
     body = problems.document(
         problem,
-        base_url=base_url(request),
+        base_url=base_url(request) if base is None else base,
         instance=request.url.path,
         request_id=request_id_of(request),
     )
@@ -135,10 +150,15 @@ def problem_response(request: Request, problem: Problem) -> Response:
     )
 
 
-def base_url(request: Request) -> str:
+def base_url(request: HTTPConnection) -> str:
     """Scheme and host under which the client knows this server."""
     public: str | None = request.app.state.public_url if "app" in request.scope else None
-    return public or f"{request.url.scheme}://{request.headers.get('host', 'localhost')}"
+    return public or asked_url(request)
+
+
+def asked_url(request: HTTPConnection) -> str:
+    """Scheme and host by which this server itself was asked: of a proxy, if there is one."""
+    return f"{request.url.scheme}://{request.headers.get('host', 'localhost')}"
 
 
 async def on_problem(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from services.frontend_gateway.core.problems import KINDS
-from services.frontend_gateway.http import models
+from services.frontend_gateway.http import models, openapi_ops, story_models
 
 VERSION = "0.1.0"
 
@@ -89,6 +89,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
         "ConversationInstructionsBody": {"workspace": "Answer in one sentence."},
         "CapturePostureBody": {"posture": "failures", "sampled_per_mille": 10},
         "CaptureFlagBody": {"enabled": True},
+        **openapi_ops.EXAMPLES,
         "LoginBody": {"key": "tw_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
         "ProblemDocument": {
             "type": "http://127.0.0.1:8080/problems/not-found",
@@ -227,6 +228,26 @@ _MORE: Sequence[Operation] = (
         {200: models.PlanDiff}, parameters=("against", "step"), problems=_ASKED,
     ),
     Operation(
+        "get", f"{_TURN_PATH}/plan/left-out", "list_left_out",
+        "List the messages that the plan left out, newest first", "evidence",
+        {200: story_models.LeftOutList}, parameters=("step", "below", "limit"), problems=_ASKED,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/plan/text", "get_plan_text",
+        "Read the text of one block, or of a message that was left out", "evidence",
+        {200: story_models.PlanText}, parameters=("step", "id!"), problems=_ASKED,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/plan/excerpts", "list_plan_excerpts",
+        "Read how the texts of blocks and messages begin", "evidence",
+        {200: story_models.ExcerptList}, parameters=("step", "ids!"), problems=_ASKED,
+    ),
+    Operation(
+        "get", f"{_TURN_PATH}/timeline", "get_timeline",
+        "Read every hop of a turn with its duration, and its attempts", "evidence",
+        {200: story_models.Timeline}, problems=_ASKED,
+    ),
+    Operation(
         "post", f"{_TURN_PATH}/explain", "explain",
         "Ask whether the model was shown a text or a message", "evidence",
         {200: models.Explanation}, body=models.ExplainBody, problems=_BODY,
@@ -323,6 +344,7 @@ OPERATIONS: Sequence[Operation] = (
         {200: models.TurnPlan}, parameters=("step",), problems=("not-found", "validation-error"),
     ),
     *_MORE,
+    *openapi_ops.operations(Operation),
     Operation(
         "post", "/ui/login", "login", "Exchange an API key for a browser session", "pages",
         {200: models.Session}, body=models.LoginBody, is_public=True,
@@ -335,7 +357,7 @@ OPERATIONS: Sequence[Operation] = (
     ),
 )  # fmt: skip
 
-_TAGS = ("conversations", "messages", "turns", "evidence", "operating", "pages")
+_TAGS = ("conversations", "messages", "turns", "evidence", "operating", "ops", "pages")
 
 _ALWAYS = ("unauthenticated", "forbidden", "misdirected-request", "internal-error",
            "dependency-unavailable")  # fmt: skip
@@ -355,8 +377,17 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
                "continued.", "schema": {"type": "string", "format": "uuid"}},
     "step": {"in": "query", "description": "Which step of the turn, from 1.",
              "schema": {"type": "integer", "minimum": 1, "maximum": 9999}},
+    "below": {"in": "query", "description": "Only messages with a lower seq; next_below of a page "
+              "asks for the next one.",
+              "schema": {"type": "integer", "minimum": 1, "maximum": 9007199254740991}},
+    "id": {"in": "query", "description": "Of a block, or of a message.",
+           "schema": {"type": "string", "minLength": 1, "maxLength": 300}},
+    "ids": {"in": "query", "description": "Of blocks or messages; once for each.",
+            "schema": {"type": "array", "minItems": 1, "maxItems": 50,
+                       "items": {"type": "string", "minLength": 1, "maxLength": 300}}},
     "against": {"in": "query", "description": "The turn to compare with; left out: the one that "
                 "this one follows.", "schema": {"type": "string", "format": "uuid"}},
+    **openapi_ops.PARAMETERS,
     "Idempotency-Key": {"in": "header", "description": "1 to 255 visible ASCII characters, quoted "
                         "or bare. The same key and content again is the same turn.",
                         "schema": {"type": "string"}, "example": "01J9Z4V5-ferry"},

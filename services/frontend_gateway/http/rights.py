@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from libs.api_keys import hash_api_key, is_api_key
 from libs.clock import Clock
 from services.frontend_gateway.core.problems import Problem
+from services.frontend_gateway.http.edge import asked_url, base_url
 from services.frontend_gateway.ports import Caller, Proof, Rights
 
 CACHED_S = 5.0  # a revoked key works no longer than this
@@ -98,13 +99,15 @@ def proof_of(connection: HTTPConnection) -> Proof | None:
 def check_origin(connection: HTTPConnection) -> None:
     """Refuse an unsafe method that another site's page made the browser send.
 
+    Behind a proxy that ends TLS the pages' origin is the public address, not the one that this
+    server hears.
+
     Raises:
         Problem: ``forbidden``.
     """
     if connection.scope["method"] in _SAFE_METHODS:
         return
-    own = f"{connection.url.scheme}://{connection.headers.get('host', '')}"
-    if connection.headers.get("origin") != own:
+    if connection.headers.get("origin") not in (base_url(connection), asked_url(connection)):
         detail = "A browser session works from this server's own pages only; use an API key."
         raise Problem("forbidden", detail)
 

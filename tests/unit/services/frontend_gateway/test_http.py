@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from html import escape
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
 from libs.api_keys import hash_api_key
+from services.frontend_gateway.core.problems import KINDS
 from tests.rig.gateway import GatewayRig, gateway_rig
 
 
@@ -55,7 +57,7 @@ async def test_a_message_is_answered_with_the_identity_of_its_turn(rig: GatewayR
         rig.caller.tenant_id,
         rig.caller.principal_id,
     )
-    assert str(event.id) == body["request_id"]
+    assert str(event.id) == body["request_id"] == answer.headers["x-request-id"]
 
 
 async def test_the_trace_of_the_caller_goes_on(rig: GatewayRig) -> None:
@@ -325,7 +327,10 @@ async def test_a_refusal_of_ingestion_reaches_the_client(rig: GatewayRig) -> Non
     answer = await rig.post(conversation, "Hi")
     assert code(answer) == (429, "quota-exceeded")
     assert answer.json()["turn_id"] == running
+    assert answer.json()["request_id"] == str(rig.ingestion.events[-1].id), "operators find it"
     assert int(answer.headers["retry-after"]) >= 1
+    name, reason = "turnwire_admission_rejected_total", {"reason": "queue_full"}
+    assert rig.registry.get_sample_value(name, reason) == 1
 
 
 async def test_without_the_queue_a_message_is_refused_and_reading_works(rig: GatewayRig) -> None:
@@ -401,7 +406,7 @@ async def test_a_page_before_a_cursor_ends_right_before_it(rig: GatewayRig) -> N
     assert page["has_more"] is True
 
 
-@pytest.mark.parametrize("query", ["after=nonsense", "before=1", f"after={uuid4()}"])
+@pytest.mark.parametrize("query", ["after=nonsense", "before=1", f"after={UUID(int=1)}"])
 async def test_a_cursor_that_was_never_issued_is_refused(rig: GatewayRig, query: str) -> None:
     conversation = await rig.conversation()
     for path in ("/v1/conversations", f"/v1/conversations/{conversation}/messages"):
@@ -439,6 +444,19 @@ async def test_the_request_id_is_taken_or_made(rig: GatewayRig) -> None:
     assert UUID(made.headers["x-request-id"])
 
 
+async def test_a_request_id_of_the_client_is_never_an_events(rig: GatewayRig) -> None:
+    """Two requests may have one, and the second would be taken for a repeat of the first."""
+    conversation, chosen = await rig.conversation(), str(uuid4())
+    for key in ("a", "b"):
+        answer = await rig.client.post(
+            f"/v1/conversations/{conversation}/messages",
+            headers={"X-Request-ID": chosen, "Idempotency-Key": key},
+            json={"content": "Hi"},
+        )
+        assert (answer.status_code, answer.headers["x-request-id"]) == (202, chosen)
+    assert len({event.id for event in rig.ingestion.events[-2:]} - {UUID(chosen)}) == 2
+
+
 async def test_a_foreign_host_is_refused(rig: GatewayRig) -> None:
     answer = await rig.client.get("/v1/conversations", headers={"Host": "evil.example"})
     assert code(answer) == (421, "misdirected-request")
@@ -450,11 +468,13 @@ async def test_unknown_paths_and_methods_are_problems_too(rig: GatewayRig) -> No
     assert code(answer) == (405, "method-not-allowed")
 
 
-async def test_the_page_of_every_problem_exists(rig: GatewayRig) -> None:
-    answer = await rig.client.get("/v1/nothing")
-    page = await rig.client.get(answer.json()["type"])
-    assert page.status_code == 200
-    assert "not-found" in page.text
+async def test_the_type_of_every_problem_leads_to_its_page(rig: GatewayRig) -> None:
+    told = (await rig.client.get("/v1/nothing")).json()["type"]
+    assert told == f"{rig.url}/problems/not-found"
+    for kind in KINDS.values():
+        page = await rig.client.get(told.replace("not-found", kind.slug))
+        assert page.status_code == 200, kind.slug
+        assert escape(kind.advice) in page.text
     assert (await rig.client.get("/problems")).status_code == 200
 
 
@@ -479,6 +499,7 @@ async def test_a_session_stands_for_its_key_and_needs_the_same_origin(rig: Gatew
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
+        assert "Secure" not in cookie  # this server is asked without TLS
         assert rig.key not in cookie
         assert (await browser.get("/v1/conversations")).status_code == 200
         for headers in ({}, elsewhere):
@@ -491,6 +512,24 @@ async def test_a_session_stands_for_its_key_and_needs_the_same_origin(rig: Gatew
         assert (await browser.post("/ui/logout", headers=own)).status_code == 204
         headers = {"Cookie": f"turnwire_session={token}"}
         assert code(await browser.get("/v1/conversations", headers=headers))[0] == 401
+
+
+async def test_pages_behind_a_proxy_that_ends_tls_are_of_the_public_origin() -> None:
+    public = "https://chat.example"
+    async with (
+        gateway_rig(public_url=public, allowed_hosts=("chat.example",)) as rig,
+        httpx.AsyncClient(base_url=rig.url, headers={"Host": "chat.example"}) as browser,
+    ):
+        body = {"key": rig.key}
+        answer = await browser.post("/ui/login", json=body, headers={"Origin": public})
+        assert answer.status_code == 200
+        assert "Secure" in answer.headers["set-cookie"]
+        refused = await browser.post("/ui/login", json={"key": ""}, headers={"Origin": public})
+        assert refused.json()["type"].startswith(f"{public}/problems/")
+        elsewhere = {"Origin": "https://evil.example"}
+        assert code(await browser.post("/ui/login", json=body, headers=elsewhere))[0] == 403
+        beside = {"Origin": public, "Host": "10.0.0.7:8000"}
+        assert code(await browser.post("/ui/login", json=body, headers=beside))[0] == 421
 
 
 async def test_a_revoked_key_ends_its_sessions(rig: GatewayRig) -> None:
