@@ -6,6 +6,7 @@ file that holds the value.
 """
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +45,30 @@ LOCAL_LIMITS = TimeLimits(8_000, 2_000, lease_s=8, beat_s=2, self_fence_s=5, swe
 PRODUCTION_LIMITS = TimeLimits(15_000, 3_000, lease_s=15, beat_s=4, self_fence_s=10, sweep_s=2)
 
 
+def with_files(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """The environment with the values of some variables read from files, where files hold them.
+
+    For what no settings class reads. A plain variable wins.
+
+    Raises:
+        MisconfiguredSettings: A file cannot be read.
+    """
+    found = dict(environ)
+    for name in names:
+        path = environ.get(f"{name}{FILE_SUFFIX}")
+        if path and name not in found:
+            found[name] = _content(name, path)
+    return found
+
+
+def _content(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\n")
+    except OSError as error:
+        msg = f"{name}{FILE_SUFFIX} names a file that cannot be read: {error.strerror}"
+        raise MisconfiguredSettings(msg) from error
+
+
 class _FileSource(EnvSettingsSource):
     """Reads ``<NAME>_FILE`` variables: secrets mounted as files instead of plain variables."""
 
@@ -79,11 +104,7 @@ class _FileSource(EnvSettingsSource):
         path, key, is_complex = super().get_field_value(field, field_name)
         if path is None:
             return path, key, is_complex
-        try:
-            return Path(path).read_text(encoding="utf-8").rstrip("\n"), key, is_complex
-        except OSError as error:
-            msg = f"{key.upper()}{FILE_SUFFIX} names a file that cannot be read: {error.strerror}"
-            raise MisconfiguredSettings(msg) from error
+        return _content(key.upper(), path), key, is_complex
 
 
 class ServiceSettings(BaseSettings):

@@ -7,18 +7,32 @@ No container engine is needed, and none is started here.
 import copy
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distribution
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from prometheus_client import CollectorRegistry
 
-from deploy.docs_settings import settings_classes, variables_of
+from deploy.docs_settings import COMPOSE_DEFAULTS, settings_classes, variables_of
+from libs.service import RELAY_DRAIN_S
+from libs.settings import ServiceSettings
+from libs.telemetry.ops_server import OpsServer
+from services.frontend_gateway.http.server import GRACE_S
+from services.frontend_gateway.settings import GatewaySettings
+from services.llm_gateway.settings import LlmSettings
+from services.ops.__main__ import main
 from services.ops.migrations import SERVICES
+from services.ops.service_environment import ROLE_URLS, role_passwords
+from services.ops.settings import OpsSettings
+from tests.unit.deploy.given import read_by, settings_given
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE_PATH = ROOT / "docker-compose.yml"
@@ -26,7 +40,7 @@ DOCKERFILE_PATH = ROOT / "deploy" / "docker" / "Dockerfile"
 SCHEMA_FILE = "check_jsonschema/builtin_schemas/vendor/compose-spec.json"
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_PATH.read_text(encoding="utf-8"))
 
-PINNED = re.compile(r".+:\d+(\.\d+)+(-[\w-]+)?")
+PINNED = re.compile(r".+:v?\d+(\.\d+)+(-[\w-]+)?")
 VARIABLE = re.compile(r"(?<!\$)\$(?:\{([A-Z_]+)([^}]*)\}|[A-Za-z_])")
 SECRET = re.compile(r"PASSWORD|MASTER_KEY")
 
@@ -44,7 +58,11 @@ def faults(compose: dict[str, Any]) -> list[str]:
     for name, service in compose["services"].items():
         found += waits_in_vain(name, service, compose["services"])
         for volume in service.get("volumes", []):
-            if volume.split(":")[0] not in compose["volumes"]:
+            source, _, mode = volume.partition(":")
+            if source.startswith("./"):
+                if not (ROOT / source).exists() or not mode.endswith(":ro"):
+                    found.append(f"{name} uses {volume}, which is not there or may be written")
+            elif source not in compose["volumes"]:
                 found.append(f"{name} uses {volume}, which is not declared")
         for port in service.get("ports", []):
             if not port.startswith("127.0.0.1:"):
@@ -59,10 +77,12 @@ def waits_in_vain(name: str, service: dict[str, Any], services: dict[str, Any]) 
     for other, wait in (service.get("depends_on") or {}).items():
         if other not in services:
             yield f"{name} waits for {other}, which is not there"
+        elif set(services[other]["profiles"]) - set(services[name]["profiles"]):
+            yield f"{name} waits for {other}, which another profile starts"
         elif wait["condition"] == "service_healthy" and "healthcheck" not in services[other]:
             yield f"{name} waits for the health of {other}, which nobody checks"
         elif wait["condition"] != "service_completed_successfully":
-            continue
+            pass
         elif services[other].get("restart") != "no":
             yield f"{name} waits for the end of {other}, which is started for ever"
 
@@ -87,6 +107,7 @@ def test_the_file_is_valid_by_the_compose_specification() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
+        {"services": {"kafka": {"profiles": "core"}}},
         {"services": {"kafka": {"image": "apache/kafka:4.3.1", "helthcheck": {}}}},
         {"services": {"kafka": {"depends_on": {"valkey": {"condition": "service_helthy"}}}}},
         {"services": {"kafka": {"environment": [{"A": "b"}]}}},
@@ -108,6 +129,8 @@ def test_each_fault_is_noticed() -> None:
     services["migrate"]["restart"] = "always"
     services["ingestion"]["depends_on"]["zookeeper"] = {"condition": "service_started"}
     del services["valkey"]["healthcheck"]
+    services["grafana"]["depends_on"]["kafka"] = {"condition": "service_healthy"}
+    services["collector"]["volumes"] = ["./deploy/observability/collector/config.yml:/etc/x.yml"]
     services["postgres"]["ports"] = ["5432:5432"]
     services["kafka"]["image"] = "apache/kafka:latest"
     del compose["volumes"]["kafka-data"]
@@ -115,6 +138,8 @@ def test_each_fault_is_noticed() -> None:
     text = " ".join(faults(compose))
 
     for said in ("is not there", "nobody checks", "for ever", "beyond", "pinned", "not declared"):
+        assert said in text
+    for said in ("another profile", "may be written"):
         assert said in text
 
 
@@ -150,9 +175,139 @@ def test_no_service_is_given_the_secret_of_another() -> None:
 
 
 def test_a_service_is_given_nothing_that_it_does_not_read() -> None:
-    for name, settings in settings_classes().items():
-        given = COMPOSE["services"].get(name, {}).get("environment", {})
-        assert set(given) <= {variable.name for variable in variables_of(settings)}, name
+    for name in settings_classes():
+        assert set(COMPOSE["services"][name]["environment"]) <= read_by(name), name
+
+
+# What .env cannot say: the broker of this file has no accounts, the catalogue is the image's own.
+FIXED = re.compile(r"__KAFKA_|^TURNWIRE_MODELS_FILE$")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_setting_that_env_may_hold_reaches_its_service(name: str) -> None:
+    given = set(COMPOSE["services"][name]["environment"])
+    read = {variable.name for variable in variables_of(settings_classes()[name])}
+
+    assert {variable for variable in read - given if not FIXED.search(variable)} == set()
+    tracing = {name for name in read_by("ops") if name.startswith("OTEL_")} - {"OTEL_SERVICE_NAME"}
+    assert tracing <= given
+
+
+ENV = {  # what a person fills in, and one setting more
+    **{name: "filled-in-0123456789" for name, _ in interpolations(COMPOSE) if SECRET.search(name)},
+    "LLM_BASE_URL": "http://127.0.0.1:8080/v1",
+    "LLM_MODEL": "small",
+    "TURNWIRE_INGESTION__QUEUE_DEPTH": "12",
+}
+
+
+def filled_in(name: str) -> dict[str, str]:
+    """The variables of a service as compose hands them over."""
+
+    def value_of(match: re.Match[str]) -> str:
+        name, modifier = match.group(1), match.group(2) or ""
+        return ENV.get(name, modifier[2:] if modifier.startswith(":-") else "")
+
+    found = {}
+    for variable, text in COMPOSE["services"][name]["environment"].items():
+        if text is not None:
+            found[variable] = VARIABLE.sub(value_of, text)
+        elif variable in ENV:
+            found[variable] = ENV[variable]
+    return found
+
+
+def seconds(text: str) -> int:
+    """A duration of compose."""
+    return int(text.removesuffix("s"))
+
+
+def settings_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    """A service's settings as it reads them in its container."""
+    return settings_given(name, filled_in(name), monkeypatch)
+
+
+def test_every_service_accepts_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {name: settings_of(name, monkeypatch) for name in (*SERVICES, "ops")}
+
+    gateway, ops, llm = settings["frontend_gateway"], settings["ops"], settings["llm_gateway"]
+    assert isinstance(gateway, GatewaySettings)
+    assert isinstance(ops, OpsSettings)
+    assert isinstance(llm, LlmSettings)
+    assert getattr(settings["ingestion"], "queue_depth") == 12  # noqa: B009 -- of one class
+    assert (gateway.llm_model, llm.llm_base_url) == ("small", ENV["LLM_BASE_URL"])
+    assert f":{gateway.port}" in COMPOSE["services"]["frontend_gateway"]["ports"][0]
+    assert ops.gateway_url == f"http://frontend_gateway:{gateway.port}"
+    assert {"frontend_gateway", "127.0.0.1", "localhost"} <= set(gateway.allowed_hosts)
+    grace_s = {name: seconds(COMPOSE["services"][name]["stop_grace_period"]) for name in SERVICES}
+    assert grace_s["frontend_gateway"] > gateway.drain_s + GRACE_S
+    assert grace_s["llm_gateway"] > llm.pool_limits.drain_s + RELAY_DRAIN_S
+    assert min(grace_s.values()) > 2 * RELAY_DRAIN_S
+
+
+def test_the_jobs_run_commands_that_exist_with_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("migrate", "topics"):
+        assert main([*COMPOSE["services"][name]["command"], "--help"]) == 0, name
+    assert main(["topics", "aply", "--help"]) != 0
+    assert "apply" in capsys.readouterr().err
+
+    given = filled_in("migrate")
+    assert given.keys() == {"DATABASE_URL", *ROLE_URLS}
+    assert len(role_passwords(given)) == len(ROLE_URLS)  # each role gets the one that it uses
+    assert settings_given("ops", filled_in("topics"), monkeypatch).topics_profile == "local"
+    assert COMPOSE["services"]["ops"]["scale"] == 0  # `up` starts none; `run` starts one
+
+
+async def test_what_health_checks_and_probes_ask_is_answered() -> None:
+    chart = (ROOT / "deploy/helm/rendered/default.yaml").read_text(encoding="utf-8")
+    image = DOCKERFILE_PATH.read_text(encoding="utf-8")
+    compose = " ".join(COMPOSE["services"]["ingestion"]["healthcheck"]["test"])
+    asked = re.compile(r"http://127\.0\.0\.1:9100(/\w+)")
+    paths = {*asked.findall(image), *asked.findall(compose)}
+    paths |= set(re.findall(r"path: (/\w+), port: ops", chart))
+    paths |= set(re.findall(r"prometheus\.io/path: (/\w+)", chart))
+    server = OpsServer(CollectorRegistry(), host="127.0.0.1", port=0, liveness={}, readiness={})
+    await server.start()
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for path in paths:
+                answer = await client.get(f"http://127.0.0.1:{server.port}{path}")
+                assert answer.status_code == 200, path
+    finally:
+        await server.stop()
+
+    assert paths == {"/livez", "/readyz", "/metrics"}
+    for name in SERVICES:
+        variable = f"TURNWIRE_{name.upper()}__OPS_PORT"
+        assert COMPOSE["services"][name]["environment"][variable] == "9100"
+
+
+def test_every_part_belongs_to_one_profile_and_the_example_starts_the_core() -> None:
+    by_profile: dict[str, set[str]] = {}
+    for name, service in COMPOSE["services"].items():
+        (profile,) = service["profiles"]
+        by_profile.setdefault(profile, set()).add(name)
+
+    assert by_profile.keys() == {"core", "obs", "tools"}
+    assert by_profile["core"] >= set(SERVICES) - {"ops"} | {"postgres", "kafka", "valkey"}
+    assert by_profile["obs"] == {"prometheus", "grafana", "collector", "traces"}
+    assert COMPOSE_DEFAULTS["COMPOSE_PROFILES"] == "core"
+
+
+def test_prometheus_reaches_the_second_port_of_every_service() -> None:
+    scraped = yaml.safe_load(
+        (ROOT / "deploy/observability/prometheus/prometheus.yml").read_text(encoding="utf-8")
+    )["scrape_configs"]
+    targets = {
+        target for job in scraped for one in job["static_configs"] for target in one["targets"]
+    }
+    for name in set(SERVICES) - {"ops"}:
+        environment = COMPOSE["services"][name]["environment"]
+        prefix = f"TURNWIRE_{name.upper()}__OPS"
+        assert ip_address(environment[f"{prefix}_HOST"]).is_unspecified
+        assert f"{name}:{environment[f'{prefix}_PORT']}" in targets
 
 
 def test_the_brokers_set_of_variables_is_complete() -> None:
@@ -182,6 +337,15 @@ def test_the_brokers_set_of_variables_is_complete() -> None:
     assert needed <= environment.keys()
     assert listeners == set(protocols)
     assert environment["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+
+
+def test_the_image_holds_every_package_that_the_project_ships_and_no_compiler() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = DOCKERFILE_PATH.read_text(encoding="utf-8")
+    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert f"\nCOPY {package} ./{package}\n" in text
+    assert "apt-get" not in text
+    assert "HEALTHCHECK" in text.rpartition("FROM ")[2]
 
 
 def test_the_image_is_built_from_the_lock_file_without_the_local_servers_and_not_as_root() -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic_settings import SettingsConfigDict
 
 from libs.errors import MisconfiguredSettings
-from libs.settings import LOCAL_LIMITS, PRODUCTION_LIMITS, ServiceSettings
+from libs.settings import LOCAL_LIMITS, PRODUCTION_LIMITS, ServiceSettings, with_files
 
 
 class ExampleSettings(ServiceSettings):
@@ -64,6 +64,19 @@ def test_a_file_that_is_not_there_is_named_without_its_content(
 
     with pytest.raises(MisconfiguredSettings, match="REDIS_URL_FILE"):
         read()
+
+
+def test_what_no_settings_class_reads_may_stand_in_a_file_as_well(tmp_path: Path) -> None:
+    mounted = tmp_path / "url"
+    mounted.write_text("postgresql://from-a-file\n", encoding="utf-8")
+    given = {"A_FILE": str(mounted), "B_FILE": str(mounted), "B": "plain", "C_FILE": "/nowhere/c"}
+
+    found = with_files(given, ("A", "B"))
+
+    assert (found["A"], found["B"]) == ("postgresql://from-a-file", "plain")
+    assert "C" not in found
+    with pytest.raises(MisconfiguredSettings, match="C_FILE"):
+        with_files(given, ("C",))
 
 
 def test_no_secret_shows_in_the_representation() -> None:
