@@ -17,9 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
+from deploy.generated import ROOT, write_or_check
 from libs.settings import FILE_SUFFIX, ServiceSettings
 
-ROOT = Path(__file__).parent.parent
 SERVICES = ("frontend_gateway", "ingestion", "context_assembly", "llm_gateway", "ops")
 SETTINGS_PAGE_PATH = "docs/settings.md"
 ENV_EXAMPLE_PATH = ".env.example"
@@ -33,11 +33,21 @@ READ_ELSEWHERE: Mapping[str, str] = {
     "DATABASE_URL": "For `turnwire migrate` alone: an account that may create schemas and roles.",
     "TURNWIRE_DATA_DIR": "Where `turnwire up` keeps its data; unset is `.turnwire` here.",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "Where traces are sent, OTLP over HTTP; unset sends none.",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "The same, with its whole path; wins over the other.",
+    "OTEL_EXPORTER_OTLP_HEADERS": "Sent with traces, name=value separated by commas; secret.",
+    "OTEL_SEMCONV_STABILITY_OPT_IN": (
+        "Names in traces, of gen_ai_latest_experimental, gen_ai_v1_36, openinference, langfuse."
+    ),
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": (
+        "SPAN_ONLY writes prompts and answers into traces; unset writes no text anywhere."
+    ),
+    "OTEL_RESOURCE_ATTRIBUTES": "Told of every process in traces, name=value, by commas.",
     "OTEL_SERVICE_NAME": "Name of the process in traces; unset is the service's own.",
 }
 
-# Only docker-compose.yml reads these: passwords that it builds the services' URLs from.
+# Only docker-compose.yml reads these: what it starts, and passwords that it builds URLs from.
 COMPOSE_ONLY: Mapping[str, str] = {
+    "COMPOSE_PROFILES": "What is started, of core, obs, tools, separated by commas.",
     "POSTGRES_PASSWORD": "Of the database's administrator; used by `migrate` alone.",
     "VALKEY_PASSWORD": "Of the Valkey that holds the live streams.",
     "FRONTEND_GATEWAY_DATABASE_PASSWORD": "Of the role turnwire_frontend_gateway.",
@@ -45,8 +55,15 @@ COMPOSE_ONLY: Mapping[str, str] = {
     "CONTEXT_ASSEMBLY_DATABASE_PASSWORD": "Of the role turnwire_context_assembly.",
     "LLM_GATEWAY_DATABASE_PASSWORD": "Of the role turnwire_llm_gateway.",
     "OPS_DATABASE_PASSWORD": "Of the role turnwire_ops.",
+    "GRAFANA_PASSWORD": "Of Grafana's user admin; profile obs alone.",
     "TURNWIRE_PORT": "Port on 127.0.0.1 of the chat page and the API; 8000 if unset.",
 }
+
+# What docker-compose.yml makes itself, so that .env need not hold it.
+_MADE_BY_COMPOSE = "__DATABASE_URL"
+
+# Of those, what a newcomer need not fill in.
+COMPOSE_DEFAULTS: Mapping[str, str] = {"COMPOSE_PROFILES": "core", "TURNWIRE_PORT": "8000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +140,7 @@ def env_example(classes: Mapping[str, type[ServiceSettings]]) -> str:
     lines += ["\n# --- docker-compose.yml alone; letters and digits, as passwords go into URLs\n"]
     lines += [
         f"\n# {text}\n{'# ' if 'if unset' in text else ''}{name}="
-        f"{'8000' if 'if unset' in text else 'change-me'}\n"
+        f"{COMPOSE_DEFAULTS.get(name, 'change-me')}\n"
         for name, text in COMPOSE_ONLY.items()
     ]
     lines += ["\n# --- Everywhere\n", *_env_lines(_shared(classes))]
@@ -141,20 +158,7 @@ def generated_files() -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write or check; returns the exit code."""
-    stale = {
-        path: text
-        for path, text in generated_files().items()
-        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
-    }
-    if "--check" in arguments:
-        sys.stderr.writelines(
-            f"{path} is stale: run python -m deploy.docs_settings\n" for path in stale
-        )
-        return 1 if stale else 0
-    for path, text in stale.items():
-        (ROOT / path).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{path}\n")
-    return 0
+    return write_or_check(generated_files(), arguments, command="deploy.docs_settings")
 
 
 def _variable(name: str, field: FieldInfo, prefix: str) -> Variable:
@@ -204,6 +208,8 @@ def _bound(metadata: Any) -> str:
     for attribute, sign in signs.items():
         if hasattr(metadata, attribute):
             return f"{sign} {getattr(metadata, attribute)}"
+    if getattr(metadata, "min_length", 0) == 1:
+        return "not empty"
     for attribute, words in {"min_length": "at least", "max_length": "at most"}.items():
         if hasattr(metadata, attribute):
             return f"{words} {getattr(metadata, attribute)} characters"
@@ -272,8 +278,9 @@ def _env_lines(variables: Iterable[Variable]) -> list[str]:
     for variable in variables:
         text = re.sub(r"\s+", " ", variable.description) or variable.kind
         bounds = f" ({variable.bounds})" if variable.bounds else ""
-        given = variable.default is None
-        value = "change-me" if given else variable.default
+        is_made = variable.name.endswith(_MADE_BY_COMPOSE)
+        given = variable.default is None and not is_made
+        value = "change-me" if variable.default is None else variable.default
         lines.append(f"\n# {text}{bounds}\n{'' if given else '# '}{variable.name}={value}\n")
     return lines
 
@@ -288,14 +295,18 @@ to start when one is missing or out of bounds. `turnwire config show` prints wha
 secrets masked, `turnwire config check` says what is wrong.
 
 Any variable may be given as `<NAME>{FILE_SUFFIX}`, the path of a file that holds the value; the
-plain variable wins. Seconds end in `_S`, milliseconds in `_MS`, bytes in `_BYTES`.
+plain variable wins. Of those under *Read elsewhere* that holds for `DATABASE_URL` and
+`OTEL_EXPORTER_OTLP_HEADERS`. Seconds end in `_S`, milliseconds in `_MS`, bytes in `_BYTES`.
 
 """
 
 _ENV_HEAD = f"""\
 # Generated by `python -m deploy.docs_settings`. Copy to .env and fill in what is not commented.
-# A commented line shows the default. Any variable may be given as <NAME>{FILE_SUFFIX}, the path of
-# a file that holds the value. The local stack (`turnwire up`) needs none of this.
+# A commented line shows the default. A process takes any variable as <NAME>{FILE_SUFFIX} too, the
+# path of a file that holds the value. The local stack (`turnwire up`) needs none of this.
+#
+# docker-compose.yml says itself where its own parts are and on which ports they listen; it makes
+# each DATABASE_URL from a password below. All else reaches the services as it stands here.
 """
 
 
