@@ -22,23 +22,34 @@ CONVERSATIONS = 6
 ROLES: Sequence[Literal["user", "assistant"]] = ("user", "assistant")
 
 # A conversation of thousands of messages takes minutes to have. Its first turn is real, the others
-# are copies of its rows with ids, numbers and keys of their own, whatever columns there are.
+# are copies of its rows with ids, numbers and keys of their own, whatever columns there are but for
+# those that Postgres fills in itself.
+COLUMNS = """
+select string_agg(quote_ident(column_name), ', ' order by ordinal_position)
+  from information_schema.columns
+ where table_schema = 'ingestion' and table_name = %s and is_generated = 'NEVER'
+"""
 COPY_TURN = """
-insert into ingestion.turns
-select (jsonb_populate_record(t, %(changes)s)).* from ingestion.turns t where t.id = %(turn)s
+insert into ingestion.turns ({columns})
+select {columns} from (
+  select (jsonb_populate_record(t, %(changes)s)).* from ingestion.turns t where t.id = %(turn)s) c
 """
 COPY_MESSAGE = """
-insert into ingestion.messages overriding system value
-select (jsonb_populate_record(m, %(changes)s || jsonb_build_object('observed_no',
-        nextval(pg_get_serial_sequence('ingestion.messages', 'observed_no'))))).*
-  from ingestion.messages m where m.id = %(message)s
+insert into ingestion.messages ({columns}) overriding system value
+select {columns} from (
+  select (jsonb_populate_record(m, %(changes)s || jsonb_build_object('observed_no',
+          nextval(pg_get_serial_sequence('ingestion.messages', 'observed_no'))))).*
+    from ingestion.messages m where m.id = %(message)s) c
 """
 COPY_TOKENS = """
-insert into ingestion.message_tokens
-select (jsonb_populate_record(c, %(changes)s)).*
-  from ingestion.message_tokens c where c.message_id = %(message)s
+insert into ingestion.message_tokens ({columns})
+select {columns} from (
+  select (jsonb_populate_record(t, %(changes)s)).*
+    from ingestion.message_tokens t where t.message_id = %(message)s) c
 """
 GROW = """
+with branch as (
+  update ingestion.branches set last_turn_id = %(last)s where conversation_id = %(conversation)s)
 update ingestion.conversations set next_seq = %(next_seq)s, last_turn_id = %(last)s
  where id = %(conversation)s
 """
@@ -127,9 +138,15 @@ async def copy_turns(database_url: str, conversation: UUID, turn: UUID, wanted: 
             counts.append({"message": copied, "changes": Jsonb(counted)})
     async with await psycopg.AsyncConnection.connect(database_url) as connection:
         cursor = connection.cursor()
-        await cursor.executemany(COPY_TURN, turns)
-        await cursor.executemany(COPY_MESSAGE, messages)
-        await cursor.executemany(COPY_TOKENS, counts)
+        for table, statement, rows in (
+            ("turns", COPY_TURN, turns),
+            ("messages", COPY_MESSAGE, messages),
+            ("message_tokens", COPY_TOKENS, counts),
+        ):
+            await cursor.execute(COLUMNS, (table,))
+            found = await cursor.fetchone()
+            assert found is not None
+            await cursor.executemany(statement.format(columns=found[0]), rows)
         values = {"next_seq": 2 * wanted + 1, "last": last, "conversation": conversation}
         await cursor.execute(GROW, values)
 
