@@ -1,6 +1,7 @@
 """What the suites of the gateway's reads share: one world in memory, and one in Postgres."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,15 +21,24 @@ def backend(request: pytest.FixtureRequest) -> TestDatabase | None:
     return database
 
 
+Opened = tuple[PostgresStore, psycopg.AsyncConnection[Any]]
+
+
 @pytest.fixture
-async def world(backend: TestDatabase | None) -> AsyncIterator[World]:
-    """Conversations that a test plants, and the store that reads them."""
+async def opened(backend: TestDatabase | None) -> AsyncIterator[Opened | None]:
+    """The store on the real database, and a superuser's connection beside it; None for the twin."""
     if backend is None:
-        yield MemoryWorld()
+        yield None
         return
-    opened = await Database.open(
+    database = await Database.open(
         backend.url_of("frontend_gateway"), schema="frontend_gateway", size=2
     )
     async with await psycopg.AsyncConnection.connect(backend.admin_url, autocommit=True) as admin:
-        yield PostgresWorld(PostgresStore(opened), admin)
-    await opened.close()
+        yield PostgresStore(database), admin
+    await database.close()
+
+
+@pytest.fixture
+def world(opened: Opened | None) -> World:
+    """Conversations that a test plants, and the store that reads them."""
+    return MemoryWorld() if opened is None else PostgresWorld(*opened)

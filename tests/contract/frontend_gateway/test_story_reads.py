@@ -1,6 +1,5 @@
 """One suite for both stores: times of a turn, its attempts, and history without its texts."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -9,12 +8,10 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from libs.postgres import Database
 from services.frontend_gateway.core.timeline import AttemptView, StepView, Transition
 from services.frontend_gateway.ports import HistoryEnd
 from services.frontend_gateway.store import PostgresStore
 from tests.contract.frontend_gateway.worlds import AT, MemoryWorld, PostgresWorld, Said, World
-from tests.rig.parts import TestDatabase
 
 TENANT, PRINCIPAL = uuid4(), uuid4()
 STEP, SECOND = uuid4(), uuid4()
@@ -136,16 +133,8 @@ class PostgresStories(PostgresWorld):
 
 
 @pytest.fixture
-async def world(backend: TestDatabase | None) -> AsyncIterator[Stories]:
-    if backend is None:
-        yield MemoryStories()
-        return
-    opened = await Database.open(
-        backend.url_of("frontend_gateway"), schema="frontend_gateway", size=2
-    )
-    async with await psycopg.AsyncConnection.connect(backend.admin_url, autocommit=True) as admin:
-        yield PostgresStories(PostgresStore(opened), admin)
-    await opened.close()
+def world(opened: tuple[PostgresStore, psycopg.AsyncConnection[Any]] | None) -> Stories:
+    return MemoryStories() if opened is None else PostgresStories(*opened)
 
 
 def after(ms: int) -> Any:
