@@ -5,6 +5,7 @@ from typing import Generic, Literal, TypeVar
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
+from schemas.prompt_plan import ExclusionReason
 from schemas.requests import Policy
 from schemas.turns import TerminalStatus
 
@@ -23,17 +24,6 @@ LlmOutcome = Literal[
     "throttled",
     "unavailable",
     "timeout",
-]
-Exclusion = Literal[
-    "superseded",
-    "expired",
-    "budget",
-    "low_confidence",
-    "unauthorized",
-    "deleted",
-    "stale_index",
-    "duplicate",
-    "policy",
 ]
 Admission = Literal["streams", "queue_full", "dependency", "shutting_down"]
 FenceWhere = Literal["work", "result", "partial", "stream", "lease"]
@@ -140,7 +130,7 @@ class BySection(Labelled[Histogram]):
 class ByExclusion(Labelled[Counter]):
     """By why a block was left out of a plan."""
 
-    def labels(self, reason: Exclusion) -> Counter:
+    def labels(self, reason: ExclusionReason) -> Counter:
         """The counter of one reason."""
         return self._child(reason)
 

@@ -34,13 +34,13 @@ from libs.telemetry.labels import (
     ByTopicAndReason,
     ByUse,
     Direction,
-    Exclusion,
     FenceWhere,
     LiveStreamUse,
     RecoveryCause,
     Replay,
     Resume,
 )
+from schemas.prompt_plan import ExclusionReason
 from schemas.requests import Policy
 
 NAMESPACE = "turnwire"
@@ -316,7 +316,7 @@ class _ModelMetrics:
                 "Blocks left out of plans, by reason. When budget rises, conversations outgrow the "
                 "window; the others point at their source.",
                 "reason",
-                closed=(get_args(Exclusion),),
+                closed=(get_args(ExclusionReason),),
             )
         )
         self.plan_token_estimate_ratio: Final = ByModel(
