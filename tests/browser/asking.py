@@ -5,12 +5,39 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser
 
 from services.frontend_gateway.core.turns import TurnView
 from tests.browser.opening import Chat, opened
 from tests.rig.gateway import GatewayRig, started
 from tests.rig.waiting import until
+
+LONG = """## How the crossing works
+
+The ferry leaves **every forty minutes** from [the harbour](https://harbour.example/), *not* from
+the old quay. Tickets:
+
+| Ticket | Price | Valid |
+|:--|--:|:-:|
+| Single | 4.20 | one day |
+| Ten | 38.00 | a year |
+
+1. Buy a ticket.
+2. Show it on board:
+   - on paper, or
+   - on a screen.
+
+```python
+def crossing(minutes: int = 40) -> str:
+    return f"{minutes} minutes"
+```
+
+> Dogs travel free.
+
+- [x] windows open
+- [ ] engine checked
+"""
+"""An answer with every kind of block."""
 
 
 @contextlib.asynccontextmanager
@@ -56,5 +83,5 @@ async def answered(chat: Chat, rig: GatewayRig, question: str, text: str, **end:
     pieces = re.findall(r".{1,40}", text, re.DOTALL)
     await rig.write(turn, pieces)
     await rig.finish(turn, text, f"1-{len(pieces) + 1}", **end)
-    await expect(chat.page.locator("[aria-busy]")).to_have_count(0)
+    await chat.see_end_of(turn.assistant_message_id)
     return turn

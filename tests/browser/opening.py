@@ -1,10 +1,11 @@
 """Opens pages in a real browser, signed in, and fails on what the page should never do."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
 
@@ -29,6 +30,12 @@ WITHIN_MS = 15_000
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 COLOURS = ("color-contrast",)
 """What a change of the theme can break."""
+
+ENDED = re.compile("completed|partial|failed|cancelled")
+"""States in which an answer stays, as the page marks them."""
+
+OPEN_STATE = '.state:is([data-state="pending"], [data-state="generating"])'
+"""Finds answers that are still waited for."""
 
 NOT_COPIED = "what lay on the clipboard before"
 
@@ -163,9 +170,16 @@ class Chat:
         """See the newest answer in this state."""
         await expect(self.states.last).to_have_text(word, timeout=WITHIN_MS)
 
+    async def see_end_of(self, message_id: UUID) -> None:
+        """See that this answer has ended, with all its text."""
+        answer = self.page.locator(f'.message.assistant[data-id="{message_id}"]')
+        await expect(answer.locator(".state")).to_have_attribute("data-state", ENDED)
+        await expect(answer).not_to_have_attribute("aria-busy", "true")
+
     async def is_quiet(self) -> None:
         """See that nothing is waited for: no open answer, no notice."""
         await expect(self.page.locator("[aria-busy]")).to_have_count(0, timeout=WITHIN_MS)
+        await expect(self.page.locator(OPEN_STATE)).to_have_count(0, timeout=WITHIN_MS)
         await expect(self.notice).to_have_text("", timeout=WITHIN_MS)
 
     async def act(self, name: str, *, on: Locator | None = None) -> None:

@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Browser, CDPSession, Page, Request, expect
 
 from services.frontend_gateway.core.turns import TurnView
-from tests.browser.asking import answered, ask, chatting, streamed, turns
+from tests.browser.asking import LONG, answered, ask, chatting, streamed, turns
 from tests.rig.gateway import GatewayRig
 from tests.rig.waiting import until
 
@@ -26,9 +26,6 @@ MEGABYTE = 1_000_000
 MAX_PAGE_BYTES = 100_000
 FIRST_PAINT_MS = 1_000
 """On a machine that is busy with other tests; alone it takes about a tenth."""
-
-MAX_SHIFT = 0.002
-"""Cumulative layout shift of a whole answer: none, but for a pixel's rounding."""
 
 FRAMES = 60
 MAX_FRAME_MS = 16
@@ -69,33 +66,6 @@ GROW = """async ([opening, piece]) => {
   const middle = (some) => some.sort((a, b) => a - b)[Math.floor(some.length / 2)];
   return [middle(times.slice(0, 10)), middle(times.slice(-10))];
 }"""
-
-LONG = """## How the crossing works
-
-The ferry leaves **every forty minutes** from [the harbour](https://harbour.example/), *not* from
-the old quay. Tickets:
-
-| Ticket | Price | Valid |
-|:--|--:|:-:|
-| Single | 4.20 | one day |
-| Ten | 38.00 | a year |
-
-1. Buy a ticket.
-2. Show it on board:
-   - on paper, or
-   - on a screen.
-
-```python
-def crossing(minutes: int = 40) -> str:
-    return f"{minutes} minutes"
-```
-
-> Dogs travel free.
-
-- [x] windows open
-- [ ] engine checked
-"""
-
 
 WIDE, DARK_WIDE = (1_440, 900, False), (1_440, 900, True)
 NARROW, DARK_NARROW = (320, 640, False), (320, 640, True)
@@ -386,23 +356,6 @@ async def _metrics(session: CDPSession) -> dict[str, float]:
     return {one["name"]: one["value"] for one in told["metrics"]}
 
 
-async def test_nothing_jumps_while_an_answer_streams(rig: GatewayRig, browser: Browser) -> None:
-    async with chatting(rig, browser) as chat:
-        await answered(chat, rig, "Before", LONG)
-        turn = await ask(chat, rig, "Tell me")
-        await expect(chat.states).to_have_count(2)
-        await chat.page.evaluate(
-            """() => { window.shift = 0; new PerformanceObserver((list) => {
-              for (const one of list.getEntries()) window.shift += one.value;
-            }).observe({ type: "layout-shift" }); }"""
-        )
-        for number in range(0, len(LONG), 9):
-            await rig.write(turn, [LONG[number : number + 9]], n=2 + number // 9)
-        await rig.finish(turn, LONG, f"1-{2 + (len(LONG) - 1) // 9}")
-        await chat.see_state("● answered")
-        assert await chat.page.evaluate("window.shift") < MAX_SHIFT
-
-
 # Looks and access
 
 
@@ -453,24 +406,6 @@ async def test_the_theme_can_be_chosen_and_stays(rig: GatewayRig, browser: Brows
         assert dark != light
         await chat.page.reload()
         assert await chat.page.evaluate(paper) == dark
-
-
-async def test_a_screen_reader_is_told_by_the_sentence(rig: GatewayRig, browser: Browser) -> None:
-    async with chatting(rig, browser) as chat:
-        spoken = chat.page.locator("#spoken")
-        turn = await ask(chat, rig, "Tell me")
-        await rig.write(turn, ["It is **late", "**. And it", " is "])
-        await expect(spoken.locator("p")).to_have_text(["It is late ."])
-        await rig.write(turn, ["dark.\n```\ncode();\n```\n"], n=5)
-        text = "It is **late**. And it is dark.\n```\ncode();\n```\n"
-        await rig.finish(turn, text, "1-5")
-        await expect(spoken.locator("p")).to_have_text(
-            ["It is late .", "And it is dark.", "A code block.", "The answer is complete."]
-        )
-        quick = await ask(chat, rig, "At once")
-        await rig.finish(quick, "It was there. All of it.", "1-9")
-        last = ["It was there.", "All of it.", "The answer is complete."]
-        await expect(spoken.locator("p:nth-child(n + 5)")).to_have_text(last)
 
 
 # Time and sight

@@ -31,6 +31,10 @@ export class Answer {
     this.losses = 0; // times that its stream was refused
     this.isFollowed = false;
     this.isContinued = false; // another answer goes on where this one stopped
+    this.speech = new Speech();
+    this.spoken = 0; // characters of the text that were given to it
+    this.isAwaited = !this.isOver; // it was open on this page, or asked for here: its end is said
+    this.isAnnounced = false;
     this.acts = acts;
     this.signal = signal;
     this.body = el("div", { class: "prose" });
@@ -50,9 +54,14 @@ export class Answer {
   /** Milliseconds from the question to the first words; null where it was asked elsewhere. */
   get firstMs() { return this.sentAt === null || this.firstAt === null ? null : this.firstAt - this.sentAt; }
 
-  /** Learns when it was asked for; the stream may have been quicker than the server's answer. @param {number} at */
+  /**
+   * Learns when it was asked for; the stream, and even the end, may have been quicker than the server's answer.
+   * @param {number} at
+   */
   sent(at) {
     this.sentAt ??= at;
+    this.isAwaited = true;
+    if (this.isOver && !this.isFollowed) this.announce();
     this.draw();
   }
 
@@ -68,7 +77,10 @@ export class Answer {
       this.incoming = null;
       this.prose.set(row.content);
     }
-    if (this.isOver) this.settle();
+    if (this.isOver) {
+      this.settle();
+      this.announce();
+    }
     this.draw();
   }
 
@@ -77,12 +89,11 @@ export class Answer {
     if (this.isFollowed || this.isOver) return;
     this.isFollowed = true;
     this.node.setAttribute("aria-busy", "true");
-    const speech = new Speech();
     try {
       await follow(this.turnId, {
         signal: this.signal,
         onState: this.acts.onState,
-        onEvent: (event, isFirst) => this.apply(event, isFirst, speech),
+        onEvent: (event, isFirst) => this.apply(event, isFirst),
       });
     } catch (error) {
       this.losses += 1;
@@ -92,24 +103,22 @@ export class Answer {
       this.node.removeAttribute("aria-busy");
     }
     if (this.signal.aborted || !this.isOver) return;
-    speech.end();
-    say(this.status === "completed" ? "The answer is complete." : reasonText(this) || stateWord(this));
+    this.announce();
     this.settle();
     this.draw();
     this.acts.onEnded(this);
   }
 
-  apply({ event, data }, isFirst, speech) {
+  apply({ event, data }, isFirst) {
     if (isFirst) this.incoming = ""; // everything is told again; what is shown already stays
     if (event === "content_delta") {
       this.firstAt ??= performance.now();
       this.incoming = (this.incoming ?? "") + data.text;
-      speech.add(data.text);
+      this.speak(data.text);
       this.grow(data.text);
     } else if (event === "snapshot") {
-      const heard = this.incoming ?? "";
-      if (data.text.startsWith(heard)) speech.add(data.text.slice(heard.length));
       this.incoming = data.text;
+      this.speak(data.text);
       const isNew = this.prose.text.length === 0;
       this.prose.set(data.text);
       if (isNew) this.draw();
@@ -121,6 +130,23 @@ export class Answer {
     } else if (event === "done") {
       this.finish(data);
     }
+  }
+
+  /** Says what is new: after a loss of the connection the text is told again. @param {string} end of what came so far */
+  speak(end) {
+    const fresh = this.incoming.length - this.spoken;
+    if (fresh <= 0) return;
+    this.speech.add(end.slice(-fresh));
+    this.spoken = this.incoming.length;
+  }
+
+  /** Says the rest and how it ended, once; the rows may tell it before the stream does. */
+  announce() {
+    if (!this.isAwaited || this.isAnnounced) return;
+    this.isAnnounced = true;
+    this.speech.add(this.text.slice(this.spoken));
+    this.speech.end();
+    say(this.status === "completed" ? "The answer is complete." : reasonText(this) || stateWord(this));
   }
 
   grow(text) {

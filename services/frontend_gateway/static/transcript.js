@@ -16,6 +16,7 @@ export class Transcript {
     /** @type {(Question|Answer)[]} */
     this.items = [];
     this.isSticking = true;
+    this.last = { top: 0, height: 0 }; // where the page stood when it was looked at last
     this.box = $("messages");
     this.box.replaceChildren();
     this.earlier = null;
@@ -89,7 +90,7 @@ export class Transcript {
     const known = this.answerOf(row.turn_id);
     if (known) return known;
     const answer = new Answer(row, this.acts, this.signal);
-    answer.sentAt = sentAt;
+    Object.assign(answer, { sentAt, isAwaited: true });
     this.place([...this.items, answer]);
     this.stick(true);
     return answer;
@@ -121,7 +122,10 @@ export class Transcript {
   stick(always = false) {
     if (always) this.isSticking = true;
     const scroll = $("scroll");
-    if (this.isSticking && !this.signal.aborted) scroll.scrollTop = scroll.scrollHeight;
+    if (this.isSticking && !this.signal.aborted) {
+      scroll.scrollTop = scroll.scrollHeight;
+      this.last = { top: scroll.scrollTop, height: scroll.scrollHeight };
+    }
     $("newest").hidden = this.isSticking;
   }
 
@@ -164,10 +168,15 @@ export class Transcript {
     this.items.forEach((item, index) => { if (item instanceof Answer) this.note(item, this.items[index + 1], open); });
   }
 
+  /** Leaves the end only with somebody who goes up: it also gets farther away by text that came meanwhile. */
   onScroll() {
-    const scroll = $("scroll");
-    this.isSticking = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR_END;
-    $("newest").hidden = this.isSticking;
+    const { scrollTop: top, scrollHeight: height, clientHeight } = $("scroll");
+    const isUp = top < this.last.top - 1 && height >= this.last.height;
+    this.last = { top, height };
+    if (height - top - clientHeight < NEAR_END) this.isSticking = true;
+    else if (isUp) this.isSticking = false;
+    if (isUp) $("newest").hidden = this.isSticking;
+    else this.stick();
   }
 
   onSeen(entries) {
