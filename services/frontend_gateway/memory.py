@@ -1,7 +1,10 @@
 """The twin of the store: the same answers from plain dictionaries, for tests and simulations."""
 
+import asyncio
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -72,6 +75,9 @@ class MemoryStore:
     deleted_conversations: set[UUID] = field(default_factory=set)
     deleted_messages: set[UUID] = field(default_factory=set)
     instruction_rows: list[InstructionView] = field(default_factory=list)
+    instruction_locks: dict[UUID, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
     postures: dict[UUID, tuple[str, int]] = field(default_factory=dict)
     flags: set[tuple[UUID, UUID]] = field(default_factory=set)
     capture_rows: dict[UUID, list[CaptureView]] = field(default_factory=dict)
@@ -434,26 +440,12 @@ class MemoryStore:
             found += wanted[-1:]
         return found
 
-    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
+    @asynccontextmanager
+    async def changing_instructions(self, tenant: UUID) -> AsyncIterator["_InstructionsChange"]:
         """See ``Settings``."""
         self._check()
-        found: list[InstructionView] = []
-        for scope, (owner, *_) in self.conversation_rows.items():
-            if owner == tenant:
-                found += await self.instructions(tenant, [(scope, kind, None)])
-        return sorted(found, key=lambda row: len(row.text), reverse=True)
-
-    async def set_instructions(
-        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
-    ) -> None:
-        """See ``Settings``."""
-        del actor
-        for _, scope, kind, text in wanted:
-            known = await self.instructions(tenant, [(scope, kind, None)])
-            if not known or known[0].text != text:
-                version = known[0].version + 1 if known else 1
-                row = InstructionView(scope, kind, version, text, self.now())
-                self.instruction_rows.append(row)
+        async with self.instruction_locks[tenant]:
+            yield _InstructionsChange(self, tenant)
 
     async def set_capture_posture(
         self, tenant: UUID, posture: str, per_mille: int, *, actor: str
@@ -488,6 +480,36 @@ class MemoryStore:
         rows = [row for row in self.capture_rows.get(turn, ()) if step in (None, row.step_no)]
         self.capture_reads.append((tenant, turn, reader, bool(rows)))
         return max(rows, key=lambda row: row.step_no) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class _InstructionsChange:
+    """The twin of the transaction; its store's lock stands for the database's."""
+
+    store: MemoryStore
+    tenant: UUID
+
+    async def instructions(self, names: Sequence[InstructionName]) -> Sequence[InstructionView]:
+        """See ``InstructionsChange``."""
+        return await self.store.instructions(self.tenant, names)
+
+    async def longest(self, kind: str) -> Sequence[InstructionView]:
+        """See ``InstructionsChange``."""
+        found: list[InstructionView] = []
+        for scope, (owner, *_) in self.store.conversation_rows.items():
+            if owner == self.tenant:
+                found += await self.instructions([(scope, kind, None)])
+        return sorted(found, key=lambda row: len(row.text), reverse=True)
+
+    async def set(self, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str) -> None:
+        """See ``InstructionsChange``."""
+        del actor
+        for _, scope, kind, text in wanted:
+            known = await self.instructions([(scope, kind, None)])
+            if not known or known[0].text != text:
+                version = known[0].version + 1 if known else 1
+                row = InstructionView(scope, kind, version, text, self.store.now())
+                self.store.instruction_rows.append(row)
 
 
 def _folded(text: str) -> str:

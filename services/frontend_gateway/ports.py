@@ -1,6 +1,7 @@
 """What the gateway asks of the stores, the topic and the live stream."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -341,6 +342,22 @@ class CaptureView:
     payload: bytes
 
 
+class InstructionsChange(Protocol):
+    """A transaction that alone sets instructions of its tenant; see ``Settings``."""
+
+    async def instructions(self, names: Sequence[InstructionName]) -> Sequence[InstructionView]:
+        """As ``Settings.instructions``; nobody changes them before the end."""
+        ...
+
+    async def longest(self, kind: str) -> Sequence[InstructionView]:
+        """The longest current texts of the tenant's conversations, a few, longest first."""
+        ...
+
+    async def set(self, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str) -> None:
+        """Make texts current: (fresh id, scope, kind, text) each, all or none; nothing follows."""
+        ...
+
+
 class Settings(Protocol):
     """What operators set through the interface. Every method may raise ``StoreUnavailable``."""
 
@@ -350,14 +367,14 @@ class Settings(Protocol):
         """Those that exist, in the order asked for."""
         ...
 
-    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
-        """The longest current texts of the tenant's conversations, a few, longest first."""
-        ...
+    def changing_instructions(
+        self, tenant: UUID
+    ) -> AbstractAsyncContextManager[InstructionsChange]:
+        """Change instructions of one tenant; who comes second waits, and sees what the first set.
 
-    async def set_instructions(
-        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
-    ) -> None:
-        """Make texts current: (fresh id, scope, kind, text) each, all or none of them."""
+        Texts of different scopes share a section of the prompt, so whether one fits can only be
+        judged while no other is set.
+        """
         ...
 
     async def set_capture_posture(

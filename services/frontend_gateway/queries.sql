@@ -114,6 +114,12 @@ select scope_id, kind, version, text, created_at
   from context_assembly.instructions_v1(
        %(tenants)s::uuid[], %(scopes)s::uuid[], %(kinds)s::text[], %(versions)s::int[]);
 
+-- name: lock_instructions
+-- The lock that op_set_instructions takes for the tenant's own texts. Alone, so that the statements
+-- after it see what was committed while it waited.
+select pg_advisory_xact_lock(
+       hashtext('context_assembly.instructions'), hashtext(%(tenant)s::uuid::text));
+
 -- name: longest_instructions
 select scope_id, kind, version, text, created_at
   from context_assembly.longest_instructions_v1(%(tenant)s::uuid, %(kind)s::text, %(max_rows)s::int);

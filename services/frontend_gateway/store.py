@@ -1,15 +1,15 @@
 """What the gateway reads in Postgres, and the browser sessions it writes there."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
 import psycopg
 
 from libs.errors import StoreUnavailable
-from libs.postgres import Database, load_queries
+from libs.postgres import Database, Transaction, load_queries
 from schemas.streams import EntryId
 from schemas.usage import Usage
 from services.frontend_gateway.core.activity import ConversationActivity, TurnActivity
@@ -268,43 +268,17 @@ class PostgresStore:
         self, tenant: UUID, names: Sequence[InstructionName]
     ) -> Sequence[InstructionView]:
         """See ``Settings``."""
-        parameters = {
-            "tenants": [tenant] * len(names),
-            "scopes": [scope for scope, _, _ in names],
-            "kinds": [kind for _, kind, _ in names],
-            "versions": [version for _, _, version in names],
-        }
+        parameters = _named(tenant, names)
         rows = await self._fetch(self._sql["instructions"], parameters, tenants=(tenant,))
         return [_instruction(row) for row in rows]
 
-    async def longest_instructions(self, tenant: UUID, kind: str) -> Sequence[InstructionView]:
+    @asynccontextmanager
+    async def changing_instructions(self, tenant: UUID) -> AsyncIterator["_InstructionsChange"]:
         """See ``Settings``."""
-        parameters = {"tenant": tenant, "kind": kind, "max_rows": MAX_LONGEST}
-        rows = await self._fetch(self._sql["longest_instructions"], parameters, tenants=(tenant,))
-        return [_instruction(row) for row in rows]
-
-    async def set_instructions(
-        self, tenant: UUID, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str
-    ) -> None:
-        """See ``Settings``."""
-        statements = [
-            (
-                self._sql["set_instructions"],
-                {
-                    "tenant": tenant,
-                    "new_id": new_id,
-                    "scope": scope,
-                    "kind": kind,
-                    "text": text,
-                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
-                    "actor": actor,
-                },
-            )
-            for new_id, scope, kind, text in wanted
-        ]
         with _unavailable():
             async with self._database.transaction((tenant,)) as transaction:
-                await transaction.commit_with(statements)
+                await transaction.execute(self._sql["lock_instructions"], {"tenant": tenant})
+                yield _InstructionsChange(transaction, self._sql, tenant)
 
     async def set_capture_posture(
         self, tenant: UUID, posture: str, per_mille: int, *, actor: str
@@ -376,6 +350,55 @@ def _page(page: Page) -> dict[str, Any]:
         "before": page.before,
         "descending": page.descending,
         "max_rows": page.limit + 1,
+    }
+
+
+class _InstructionsChange:
+    """Implements ``InstructionsChange``."""
+
+    def __init__(self, transaction: Transaction, sql: Mapping[str, str], tenant: UUID) -> None:
+        self._transaction = transaction
+        self._sql = sql
+        self._tenant = tenant
+
+    async def instructions(self, names: Sequence[InstructionName]) -> Sequence[InstructionView]:
+        """See ``InstructionsChange``."""
+        parameters = _named(self._tenant, names)
+        rows = await self._transaction.fetch(self._sql["instructions"], parameters)
+        return [_instruction(row) for row in rows]
+
+    async def longest(self, kind: str) -> Sequence[InstructionView]:
+        """See ``InstructionsChange``."""
+        parameters = {"tenant": self._tenant, "kind": kind, "max_rows": MAX_LONGEST}
+        rows = await self._transaction.fetch(self._sql["longest_instructions"], parameters)
+        return [_instruction(row) for row in rows]
+
+    async def set(self, wanted: Sequence[tuple[UUID, UUID, str, str]], *, actor: str) -> None:
+        """See ``InstructionsChange``."""
+        statements = [
+            (
+                self._sql["set_instructions"],
+                {
+                    "tenant": self._tenant,
+                    "new_id": new_id,
+                    "scope": scope,
+                    "kind": kind,
+                    "text": text,
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                    "actor": actor,
+                },
+            )
+            for new_id, scope, kind, text in wanted
+        ]
+        await self._transaction.commit_with(statements)
+
+
+def _named(tenant: UUID, names: Sequence[InstructionName]) -> dict[str, Any]:
+    return {
+        "tenants": [tenant] * len(names),
+        "scopes": [scope for scope, _, _ in names],
+        "kinds": [kind for _, kind, _ in names],
+        "versions": [version for _, _, version in names],
     }
 
 

@@ -24,7 +24,7 @@ from services.frontend_gateway.http.models import (
     ConversationInstructionsBody,
     InstructionsBody,
 )
-from services.frontend_gateway.ports import Caller, InstructionView, Reader
+from services.frontend_gateway.ports import Caller, InstructionsChange, InstructionView, Reader
 
 SYSTEM_POLICY = "system_policy"
 WORKSPACE = "workspace"
@@ -78,23 +78,15 @@ class InstructionRoutes:
             if len(text.encode()) > MAX_TEXT_BYTES:
                 detail = f"The text of {kind} has more than {MAX_TEXT_BYTES} bytes. Shorten it."
                 raise Problem("payload-too-large", detail)
-            for beside in await self._beside(caller, scope, kind):
-                self._check_size(kind, text, beside)
-        rows = [(self._context.clock.new_id(), scope, kind, text) for kind, text in wanted]
-        if rows:
-            await self._context.store.set_instructions(
-                caller.tenant_id, rows, actor=str(caller.principal_id)
-            )
-
-    async def _beside(self, caller: Caller, scope: UUID, kind: str) -> list[str]:
-        """Texts with one of which the new one shares its section; always at least one, or empty."""
-        if kind != WORKSPACE:
-            return [""]
-        if scope == caller.tenant_id:
-            longest = await self._context.store.longest_instructions(caller.tenant_id, kind)
-            return ["", *(row.text for row in longest)]
-        tenants = await self._rows(caller, caller.tenant_id, (WORKSPACE,))
-        return [tenants[WORKSPACE].text if WORKSPACE in tenants else ""]
+            self._check_size(kind, text, "")  # before anybody has to wait for its counting
+        if not wanted:
+            return
+        async with self._context.store.changing_instructions(caller.tenant_id) as change:
+            for kind, text in wanted:
+                for beside in await _beside(change, caller, scope, kind):
+                    self._check_size(kind, text, beside)
+            rows = [(self._context.clock.new_id(), scope, kind, text) for kind, text in wanted]
+            await change.set(rows, actor=str(caller.principal_id))
 
     def _check_size(self, kind: str, text: str, beside: str) -> None:
         """Refuse what the section of some model has no room for.
@@ -131,6 +123,17 @@ class InstructionRoutes:
         rows = await self._rows(caller, scope, kinds)
         told: dict[str, Any] = {kind: _instruction(rows.get(kind)) for kind in kinds}
         return json_response({"object": "instructions", **told})
+
+
+async def _beside(change: InstructionsChange, caller: Caller, scope: UUID, kind: str) -> list[str]:
+    """Texts with one of which a new one shares its section."""
+    if kind != WORKSPACE:
+        return []
+    if scope == caller.tenant_id:
+        rows = await change.longest(kind)
+    else:
+        rows = await change.instructions([(caller.tenant_id, kind, None)])
+    return [row.text for row in rows]
 
 
 def _instruction(row: InstructionView | None) -> dict[str, Any] | None:

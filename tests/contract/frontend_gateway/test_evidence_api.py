@@ -1,5 +1,9 @@
-"""Diff, explain and replay over HTTP, from rows in memory and from Postgres by its own SQL."""
+"""Diff, explain and replay over HTTP, from rows in memory and from Postgres by its own SQL.
 
+And what two operators do to a tenant's instructions at the same time.
+"""
+
+import asyncio
 import unicodedata
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -88,7 +92,7 @@ async def messages(
 @pytest.fixture
 async def talk(world: World) -> AsyncIterator[Talk]:
     tenant, principal = uuid4(), uuid4()
-    key, _ = await world.key(tenant, principal)
+    key, _ = await world.key(tenant, principal, ("chat", "read", "admin"))
     conversation, *turns = await world.conversation(tenant, principal, TALK)
     redis = MemoryRedis()
     live = MemoryLiveStream(redis)
@@ -206,3 +210,19 @@ async def test_a_replay_names_the_row_that_changed(talk: Talk) -> None:
     found = (await talk.client.get(path)).json()
     assert found["equal"] is False
     assert found["changed"] == [{"id": talk.ids(4)[0], "why": "text_changed"}]
+
+
+async def test_two_who_set_instructions_at_once_never_pass_their_shared_ceiling(talk: Talk) -> None:
+    """600 tokens each, of a section that has room for 1,024."""
+    texts = {
+        "/v1/instructions": "word " * 600,
+        f"/v1/conversations/{talk.id}/instructions": "other " * 600,
+    }
+
+    async def put(path: str, text: str) -> int:
+        return (await talk.client.put(path, json={"workspace": text})).status_code
+
+    for _ in range(3):
+        answers = await asyncio.gather(*(put(path, text) for path, text in texts.items()))
+        assert sorted(answers) == [200, 422]
+        assert [await put(path, "") for path in texts] == [200, 200]

@@ -1,5 +1,6 @@
 """Branches, deletion, evidence, instructions and captures: one suite for memory and Postgres."""
 
+import asyncio
 from uuid import UUID, uuid4
 
 import pytest
@@ -7,11 +8,14 @@ import pytest
 from services.frontend_gateway.core.cursors import Page
 from services.frontend_gateway.core.problems import Problem
 from services.frontend_gateway.core.proofs import Replayed, replayed, stored_texts
-from services.frontend_gateway.ports import Reader
+from services.frontend_gateway.ports import Reader, Store
 from tests.contract.frontend_gateway.worlds import Said, World
 from tests.rig.stored_plans import plan
 
 TENANT, PRINCIPAL = uuid4(), uuid4()
+HELD_S = 0.2
+"""Long enough for somebody who does not wait to have come and gone."""
+
 ALL = Page(100, None, None, descending=False)
 
 
@@ -161,17 +165,19 @@ async def test_messages_are_found_by_text_and_by_id(world: World) -> None:
     assert dict(await store.message_texts(uuid4(), asked)) == {}
 
 
+async def instruct(store: Store, tenant: UUID, *wanted: tuple[UUID, str, str]) -> None:
+    """Set texts by (scope, kind, text)."""
+    async with store.changing_instructions(tenant) as change:
+        await change.set([(uuid4(), *one) for one in wanted], actor="test")
+
+
 async def test_instructions_count_their_versions_and_keep_old_ones(world: World) -> None:
     tenant, conversation = uuid4(), uuid4()
     store = world.store
-
-    async def set_(*wanted: tuple[UUID, str, str]) -> None:
-        rows = [(uuid4(), *one) for one in wanted]
-        await store.set_instructions(tenant, rows, actor="test")
-
-    await set_((tenant, "workspace", "Be brief."), (tenant, "system_policy", "Be kind."))
-    await set_((tenant, "workspace", "Be long."))
-    await set_((tenant, "workspace", "Be long."), (conversation, "workspace", "Rhyme."))
+    brief, long = ((tenant, "workspace", text) for text in ("Be brief.", "Be long."))
+    await instruct(store, tenant, brief, (tenant, "system_policy", "Be kind."))
+    await instruct(store, tenant, long)
+    await instruct(store, tenant, long, (conversation, "workspace", "Rhyme."))
     names = [
         (tenant, "workspace", None),
         (tenant, "workspace", 1),
@@ -196,18 +202,36 @@ async def test_the_longest_instructions_of_a_tenants_conversations_are_found(wor
         name: (await world.conversation(owner, PRINCIPAL, []))[0] for name, owner in owners.items()
     } | {"tenants own": tenant}
     for name, text in texts.items():
-        wanted = [(uuid4(), scopes[name], "workspace", text)]
-        await world.store.set_instructions(owners[name], wanted, actor="test")
-    wanted = [(uuid4(), scopes["short"], "workspace", "y")]
-    await world.store.set_instructions(tenant, wanted, actor="test")
+        await instruct(world.store, owners[name], (scopes[name], "workspace", text))
+    await instruct(world.store, tenant, (scopes["short"], "workspace", "y"))
 
-    found = await world.store.longest_instructions(tenant, "workspace")
+    async with world.store.changing_instructions(tenant) as change:
+        found = await change.longest("workspace")
+        of_another_kind = await change.longest("system_policy")
 
     assert [(row.scope_id, row.text) for row in found] == [
         (scopes["long"], "x" * 9),
         (scopes["short"], "y"),
     ]
-    assert await world.store.longest_instructions(tenant, "system_policy") == []
+    assert of_another_kind == []
+
+
+async def test_whoever_sets_instructions_second_sees_what_the_first_has_set(world: World) -> None:
+    tenant, elsewhere = uuid4(), uuid4()
+
+    async def second_looks() -> list[str]:
+        async with world.store.changing_instructions(tenant) as change:
+            found = await change.instructions([(tenant, "workspace", None)])
+            return [row.text for row in found]
+
+    async with world.store.changing_instructions(tenant) as change:
+        await instruct(world.store, elsewhere, (elsewhere, "workspace", "Nobody waits for us."))
+        second = asyncio.create_task(second_looks())
+        too_early, _ = await asyncio.wait({second}, timeout=HELD_S)
+        await change.set([(uuid4(), tenant, "workspace", "First.")], actor="test")
+
+    assert not too_early
+    assert await asyncio.wait_for(second, timeout=10) == ["First."]
 
 
 async def test_reading_a_capture_leaves_a_row_whether_there_is_one_or_not(world: World) -> None:

@@ -1,6 +1,7 @@
 """The same rows for the store in memory and for Postgres, written by whoever owns them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from services.frontend_gateway.ports import (
 )
 
 AT = datetime(2026, 1, 31, 9, 40, tzinfo=UTC)
+SCOPES = ("chat", "read")
 FORKED_AT = AT + timedelta(days=1)
 
 
@@ -44,7 +46,9 @@ class World(Protocol):
 
     store: Store
 
-    async def key(self, tenant: UUID, principal: UUID) -> tuple[str, UUID]:
+    async def key(
+        self, tenant: UUID, principal: UUID, scopes: Sequence[str] = SCOPES
+    ) -> tuple[str, UUID]:
         """A key and its id."""
         ...
 
@@ -109,9 +113,11 @@ class MemoryWorld:
         self.store: Store = self._memory
         self._count = 0
 
-    async def key(self, tenant: UUID, principal: UUID) -> tuple[str, UUID]:
+    async def key(
+        self, tenant: UUID, principal: UUID, scopes: Sequence[str] = SCOPES
+    ) -> tuple[str, UUID]:
         key = new_api_key(uuid4().bytes * 2)
-        caller = Caller(uuid4(), tenant, principal, frozenset({"chat", "read"}))
+        caller = Caller(uuid4(), tenant, principal, frozenset(scopes))
         self._memory.keys[hash_api_key(key)] = caller
         return key, caller.key_id
 
@@ -232,7 +238,9 @@ class PostgresWorld:
     async def _run(self, sql: str, *values: Any) -> None:
         await self._admin.execute(sql.encode(), values)
 
-    async def key(self, tenant: UUID, principal: UUID) -> tuple[str, UUID]:
+    async def key(
+        self, tenant: UUID, principal: UUID, scopes: Sequence[str] = SCOPES
+    ) -> tuple[str, UUID]:
         key, key_id = new_api_key(uuid4().bytes * 2), uuid4()
         await self._run(
             "select frontend_gateway.op_create_key(%s, %s, %s, %s, %s, %s, %s, %s, 'test')",
@@ -241,7 +249,7 @@ class PostgresWorld:
             tenant,
             str(principal),
             principal,
-            ["chat", "read"],
+            list(scopes),
             visible_prefix(key),
             hash_api_key(key),
         )
