@@ -513,6 +513,12 @@ select count(*) as open,
        count(*) filter (where deadline_at < turnwire.clock()) as overdue
   from open_turns;
 
+-- name: uncounted_ends
+select e.turn_id from op_uncounted_ends(%(max_rows)s) as e;
+
+-- name: count_ends
+select e.status, e.reason, e.lasted_s from op_count_ends(%(max_rows)s) as e;
+
 -- name: purge_outcomes
 with old as (
   select o.request_id from request_outcomes o

@@ -1,6 +1,7 @@
 """Ends turns that every other limit has failed to end, and starts heads of branches left behind.
 
-One look a second at the open turns, in one round trip, serves the canceller too.
+One look a second at the open turns, in one round trip, serves the canceller too, and finds what
+operators have ended: they do it in the database, so only here can it be counted.
 """
 
 from dataclasses import dataclass
@@ -62,9 +63,10 @@ class Reaper:
             self._canceller.statement(),
             (SQL["unstarted_heads"], {"max_rows": MAX_PER_SWEEP}),
             (SQL["count_open_turns"], {}),
+            (SQL["uncounted_ends"], {"max_rows": MAX_PER_SWEEP}),
         ]
         async with self._database.transaction() as transaction:
-            overdue, cancelled, heads, counted = await transaction.commit_with(looks)
+            overdue, cancelled, heads, counted, ends = await transaction.commit_with(looks)
         self._metrics.turns_in_progress.set(counted[0]["open"])
         self._metrics.turns_overdue.set(counted[0]["overdue"])
         for row in overdue:
@@ -73,6 +75,8 @@ class Reaper:
         if heads:
             behind = [(head["tenant_id"], head["conversation_id"]) for head in heads]
             await self._stopper.settler.start_heads(behind)
+        if ends:
+            await self._count_ends()
         return len(overdue) + len(cancelled) + len(heads)
 
     async def _end(self, row: Row) -> None:
@@ -88,6 +92,14 @@ class Reaper:
                 status=answer.ending.status,
                 length=answer.length,
             )
+
+    async def _count_ends(self) -> None:
+        """Count what operators ended; the statement gives each end to one process alone."""
+        parameters = {"max_rows": MAX_PER_SWEEP}
+        for row in await self._database.fetch(SQL["count_ends"], parameters):
+            self._metrics.turns_terminal_total.labels(row["status"], row["reason"]).inc()
+            if row["lasted_s"] is not None:
+                self._metrics.turn_duration_seconds.observe(row["lasted_s"])
 
     async def run(self) -> None:
         """Sweep until cancelled."""

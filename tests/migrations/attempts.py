@@ -137,9 +137,7 @@ def verbs_on(connection: Connection, relation: Relation) -> list[str]:
                 for name in relation.inserted
             ),
         ),
-        "update": sql.SQL("update {} set {} = default where false").format(
-            table, sql.Identifier(free)
-        ),
+        "update": _update(relation, free),
         "delete": sql.SQL("delete from {} where false").format(table),
     }
     if relation.is_table:
@@ -153,7 +151,21 @@ def verbs_on(connection: Connection, relation: Relation) -> list[str]:
         readable = [name for name, _ in relation.columns if _can_read(connection, relation, name)]
         if readable:
             found.append(f"select ({', '.join(sorted(readable))})")
+    if relation.is_table and "update" not in found:
+        changeable = [
+            name
+            for name, is_free in relation.columns
+            if is_free and is_allowed(connection, _update(relation, name), about=relation.name)
+        ]
+        if changeable:
+            found.append(f"update ({', '.join(sorted(changeable))})")
     return found
+
+
+def _update(relation: Relation, column: str) -> sql.Composed:
+    return sql.SQL("update {} set {} = default where false").format(
+        relation.identifier, sql.Identifier(column)
+    )
 
 
 def _can_read(connection: Connection, relation: Relation, column: str) -> bool:

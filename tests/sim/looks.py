@@ -53,6 +53,7 @@ LOOKS: Mapping[tuple[str, str], Look] = {
     ("services.ingestion", "unstarted_heads"): Look(("open_turns",)),
     ("services.ingestion", "claim_silent_turns"): Look(("open_turns",)),
     ("services.ingestion", "count_open_turns"): Look(("open_turns",), ahead_s=0.0, is_known=True),
+    ("services.ingestion", "uncounted_ends"): Look(("operator_actions",), ahead_s=0.0),
     # A step that is being answered is silent all the while: it is told again after six seconds.
     ("services.context_assembly", "silent_steps"): Look(("steps",), ahead_s=4.0),
     # What is ready may be claimed at once, so it is not time that it waits for.

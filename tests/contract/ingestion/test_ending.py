@@ -379,6 +379,27 @@ async def test_an_operator_ends_a_turn_with_audit_and_event_and_the_next_one_sta
     assert rig.one("select started_at is not null from ingestion.turns where id = %s", following)
 
 
+async def test_an_end_by_an_operator_is_counted_once_by_whichever_process_looks(rig: Rig) -> None:
+    _, (failed, cancelled) = await opened(rig, "a", "b")
+    with psycopg.connect(rig.test_database.url_of("ops"), autocommit=True) as ops:
+        call = "select ingestion.op_end_turn(%s, %s, 'somebody')"
+        for turn, reason in ((failed, "internal"), (cancelled, "user")):
+            ops.execute(call, (turn, reason))
+    both = (rig.ingestion, rig.second)
+    ends = (("failed", "internal"), ("cancelled", "user"))
+
+    for _ in range(2):
+        await asyncio.gather(*(process.reaper.sweep() for process in both))
+
+    totals = [process.metrics.turns_terminal_total for process in both]
+    for status, reason in ends:
+        counted = [total.labels(status, reason)._value.get() for total in totals]
+        assert sorted(counted) == [0, 1], (status, reason)
+    lives = [process.metrics.turn_duration_seconds.collect() for process in both]
+    counts = [s.value for (m,) in lives for s in m.samples if s.name.endswith("_count")]
+    assert sum(counts) == len(ends)
+
+
 # Published reads. ------------------------------------------------------------------------------
 
 

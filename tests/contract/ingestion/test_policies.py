@@ -341,7 +341,13 @@ async def test_the_sweep_of_waiting_turns_costs_one_round_trip(rig: Rig) -> None
     assert await process.reaper.sweep() == 0
 
     assert database.trips == [
-        ["overdue_turns", "cancelled_turns", "unstarted_heads", "count_open_turns"]
+        [
+            "overdue_turns",
+            "cancelled_turns",
+            "unstarted_heads",
+            "count_open_turns",
+            "uncounted_ends",
+        ]
     ]
 
 
