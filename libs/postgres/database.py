@@ -145,7 +145,13 @@ class Database:
 
     @classmethod
     async def open(
-        cls, url: str, *, schema: str, size: int = 8, timeout_s: float = 10.0
+        cls,
+        url: str,
+        *,
+        schema: str,
+        size: int = 8,
+        timeout_s: float = 10.0,
+        is_checked: bool = False,
     ) -> "Database":
         """Open the pool and wait until one connection works.
 
@@ -153,6 +159,8 @@ class Database:
             schema: Put in front of the search path, so that mechanics find their own tables.
             size: Connections at most; transactions are short, so a few serve many tasks.
             timeout_s: Longest wait for the first connection.
+            is_checked: Ask a connection whether it still lives before it is used. One round trip
+                more each time, and no transaction fails because Postgres was started again.
 
         Raises:
             StoreUnavailable: No connection in that time.
@@ -169,6 +177,7 @@ class Database:
             min_size=min(2, size),
             max_size=size,
             timeout=POOL_TIMEOUT_S,
+            check=AsyncConnectionPool.check_connection if is_checked else None,
             reconnect_timeout=RECONNECT_TIMEOUT_S,
             open=False,
         )

@@ -106,10 +106,13 @@ class Operators:
 async def opened_operators(url: str, *, schema: str, tracing: Tracing) -> AsyncIterator[Operators]:
     """The real ones, over connections of their own, with the gateway's rights.
 
+    Nobody else uses these connections, so nobody notices before an operator that they are dead:
+    they are checked, or the first looks after a restart of Postgres would be refused.
+
     Raises:
         StoreUnavailable: The database does not answer.
     """
-    database = await Database.open(url, schema=schema, size=POOL_SIZE)
+    database = await Database.open(url, schema=schema, size=POOL_SIZE, is_checked=True)
     try:
         yield Operators(Reads(database), lambda actor: Acts(database, actor=actor, tracing=tracing))
     finally:

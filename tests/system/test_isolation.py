@@ -24,9 +24,6 @@ from tests.rig.provider import Rule
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
 
 TIMEOUT = aiohttp.ClientTimeout(total=20)
-PATIENCE_S = 10.0
-"""For an answer that may be asked for again: connections are replaced within a second."""
-
 TURNS_EACH = 4
 METHODS = ("get", "put", "post", "patch", "delete")
 SCOPES = ("chat", "read", "admin", "captures")
@@ -195,18 +192,6 @@ async def ask(
         return response.status, f"{dict(response.headers)} {raw.decode()}"
 
 
-async def answered(
-    house: House, session: aiohttp.ClientSession, party: Party, one: Try
-) -> tuple[int, str]:
-    """What is answered when a refusal that may be repeated is repeated, for a while."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            status, answer = await ask(house, session, party, one)
-            if status != HTTPStatus.SERVICE_UNAVAILABLE:
-                return status, answer
-            await asyncio.sleep(0.1)
-
-
 async def document_of(house: House, session: aiohttp.ClientSession) -> dict[str, Any]:
     async with session.get(house.gateway_url() + "/openapi.json") as response:
         document: dict[str, Any] = orjson.loads(await response.read())
@@ -284,8 +269,7 @@ async def test_operators_read_ids_of_everybody_and_no_word_of_anybody(
     tries = [Try("get", path, "nothing", None) for path in sorted(paths)]
     told = ""
     for one in tries:
-        # Its connections may be from before a restart of Postgres, and each of them tells so once.
-        status, answer = await answered(house, session, parties.first, one)
+        status, answer = await ask(house, session, parties.first, one)
         assert status in (200, 404, 422), (one.path, answer)
         told += answer
     for party in everybody:

@@ -12,6 +12,8 @@ from libs.ids import caused_id, step_id
 from libs.operating import Acts, Reads, Refusal, end_ids
 from libs.postgres import Database
 from libs.postgres.refusals import RefusedByFunction, refusals
+from libs.telemetry.tracing import Tracing
+from services.frontend_gateway.operators import opened_operators
 from tests.contract.ingestion.lines import Line, Turn
 from tests.rig.parts import TestDatabase
 
@@ -165,6 +167,21 @@ async def test_a_turn_is_found_by_any_of_its_names(
 
     assert [one["turn_id"] for one in found["turns"]] == [str(turn.id)] * len(found["turns"])
     assert by in {one["found_by"] for one in found["turns"]}
+
+
+async def test_no_look_of_an_operator_fails_because_postgres_was_started_again(
+    database: TestDatabase, rows: Connection
+) -> None:
+    url = database.url_of("frontend_gateway")
+    async with opened_operators(url, schema="frontend_gateway", tracing=Tracing()) as operators:
+        ended = rows.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+            "where datname = current_database() and application_name = 'turnwire-frontend_gateway'"
+        ).fetchall()
+        assert len(ended) >= 1
+
+        for _ in ended:
+            assert await operators.reads.acts() == []
 
 
 async def test_an_unknown_id_and_a_strange_key_find_nothing(opened: Database) -> None:
