@@ -25,7 +25,12 @@ MAX_HANDED = 20_000
 """Rows held in memory at most; what does not fit is left to the sweep."""
 
 MAX_SENT_IDS = 50_000
-"""Acknowledged ids remembered, so that a sweep deletes such a row instead of sending it again."""
+"""Acknowledged ids remembered at most (9 MB), so that a sweep deletes such a row instead of sending
+it again."""
+
+REMEMBERED_S = 30.0
+"""How long such an id is remembered: longer than the transaction that was to delete its row may
+take. A sweep after that would have found the row, so there is none."""
 
 SEND_BATCH = 500
 """Rows sent together; their acknowledgements are awaited together."""
@@ -76,8 +81,13 @@ class Relay:
         self._behind: set[int] = set()
         self._wake = asyncio.Event()
         self._acknowledged: deque[tuple[int, float]] = deque()
-        self._sent: OrderedDict[int, None] = OrderedDict()
+        self._sent: OrderedDict[int, float] = OrderedDict()  # when acknowledged, oldest first
         self._is_moving = False
+
+    @property
+    def remembered(self) -> int:
+        """Acknowledged ids in memory."""
+        return len(self._sent)
 
     def hand_over(self, messages: Sequence[OutboxMessage], ids: Sequence[int]) -> None:
         """Send rows that were just committed; never blocks and cannot fail.
@@ -117,6 +127,7 @@ class Relay:
                         await self._sweep()
                     if is_due:
                         await self._measure()
+                        self._forget()
                         next_sweep_s = self._clock.monotonic() + SWEEP_S
                     await self._send_handed()
                     await self._delete_stale()
@@ -187,9 +198,19 @@ class Relay:
         return len(rows) - len(fresh) + sent
 
     def _acknowledge(self, row_id: int) -> None:
-        self._acknowledged.append((row_id, self._clock.monotonic()))
-        self._sent[row_id] = None
+        now_s = self._clock.monotonic()
+        self._acknowledged.append((row_id, now_s))
+        self._sent[row_id] = now_s
+        self._sent.move_to_end(row_id)
         if len(self._sent) > MAX_SENT_IDS:
+            self._sent.popitem(last=False)
+
+    def _forget(self) -> None:
+        """Forget ids whose rows are gone; a row that the last sweep found is acknowledged anew."""
+        if self._behind:
+            return  # it did not see all rows
+        before_s = self._clock.monotonic() - REMEMBERED_S
+        while self._sent and next(iter(self._sent.values())) < before_s:
             self._sent.popitem(last=False)
 
     async def _bury(self, row: _Row, error: RecordTooLarge) -> None:

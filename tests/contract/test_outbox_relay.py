@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from libs.clock import SystemClock
 from libs.errors import RecordTooLarge
 from libs.kafka.publisher import MAX_REQUEST_BYTES, MemoryPublisher
 from libs.outbox import OutboxMessage, Relay, append_statement
+from libs.outbox.relay import REMEMBERED_S
 from libs.postgres import Database
-from tests.rig.mechanics import make_mechanics, make_relay, mechanics_database
+from tests.rig.mechanics import make_mechanics, make_metrics, make_relay, mechanics_database
 from tests.rig.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -42,6 +44,15 @@ async def until_empty(database: Database) -> None:
         return await waiting(database) == 0
 
     await until(is_empty)
+
+
+class SteppedClock(SystemClock):
+    """Monotonic time that goes on when a test says so."""
+
+    at_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
 
 
 class Running:
@@ -158,6 +169,37 @@ async def test_a_relay_that_died_between_acknowledgement_and_deletion_repeats_wi
 
     payloads = [m.payload for m in messages]
     assert [record.value for record in publisher.records] == payloads + payloads
+
+
+async def test_a_row_whose_deletion_was_lost_is_never_sent_again_and_one_that_is_gone_is_forgotten(
+    database: Database,
+) -> None:
+    publisher, clock = MemoryPublisher(), SteppedClock()
+    messages = [message(f"k{n}", n) for n in range(5)]
+    relay = Relay(database, publisher, clock=clock, metrics=make_metrics())
+
+    async def all_are_sent() -> bool:
+        return relay.remembered == len(messages)
+
+    async def nothing_is_remembered() -> bool:
+        return relay.remembered == 0
+
+    def go_on() -> None:
+        clock.at_s += REMEMBERED_S + 1
+        relay.hand_over([], [])  # wakes it
+
+    async with Running(relay):
+        relay.hand_over(messages, await append(database, messages))
+        await until(all_are_sent)
+        relay.take_acknowledged()  # by a transaction that is rolled back
+        await database.fetch("update outbox set created_at = created_at - interval '1 minute'")
+        go_on()
+        await until_empty(database)
+        assert relay.remembered == len(messages)  # its sweep has only just found them
+        go_on()
+        await until(nothing_is_remembered)
+
+    assert sorted(r.value for r in publisher.records) == sorted(m.payload for m in messages)
 
 
 async def test_a_row_that_no_broker_takes_is_buried_and_later_rows_go_on(

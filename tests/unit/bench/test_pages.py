@@ -117,6 +117,6 @@ def test_the_soaks_page_finds_the_service_that_grows() -> None:
         soak.note(soak.tables, {"ingestion.turns": 1024 * 1024 + at * 30 * 700}, at)
         soak.note(soak.others, {"records that consumers lag behind": 3.0}, at)
     page = render_soak(soak)
-    assert "at most (ingestion) | <= 60 MiB an hour | 120.0 MiB | missed |" in page
+    assert "at most (ingestion) | <= 30 MiB an hour | 120.0 MiB | missed |" in page
     assert "growth of the consumers' lag | <= 600 records an hour | 0 | met |" in page
     assert "| ingestion.turns | 1.0 MiB | 12.9 MiB | 700 |" in page
