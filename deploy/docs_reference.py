@@ -15,6 +15,7 @@ import yaml
 
 from deploy.docs_schemas import definitions
 from deploy.generated import ROOT, write_or_check
+from libs.telemetry.labels import MAX_MODELS, OTHER_MODELS
 from libs.telemetry.metric_list import described_metrics
 from libs.telemetry.metrics import NAMESPACE
 
@@ -29,7 +30,8 @@ def metrics_page() -> str:
     page = [f"# Metrics\n\n{_GENERATED}\n"]
     page.append(
         "Names begin with `turnwire_`. Labels are closed sets or names from the configuration; a "
-        "tenant or a conversation is never one.\n\n"
+        "tenant or a conversation is never one. Models that clients name beyond the first "
+        f"{MAX_MODELS} of a process share the label `{OTHER_MODELS}`.\n\n"
         "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
     )
     for metric in described_metrics():

@@ -29,6 +29,12 @@ Admission = Literal["streams", "queue_full", "dependency", "shutting_down"]
 FenceWhere = Literal["work", "result", "partial", "stream", "lease"]
 LiveStreamUse = Literal["append", "read", "ring", "watch"]
 
+MAX_MODELS = 50
+"""Models with series of their own in one process; a client may name any, and series stay for ever.
+Further ones share ``OTHER_MODELS``."""
+
+OTHER_MODELS = "other"
+
 M = TypeVar("M", bound=MetricWrapperBase)
 
 
@@ -45,6 +51,21 @@ class Labelled(Generic[M]):
 
     def _child(self, *values: str) -> M:
         return self._metric.labels(*values)
+
+
+class _Modelled(Labelled[M]):
+    """A metric with a model among its labels."""
+
+    def __init__(self, metric: M) -> None:
+        super().__init__(metric)
+        self._models: set[str] = set()
+
+    def _named(self, model: str) -> str:
+        if model not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                return OTHER_MODELS
+            self._models.add(model)
+        return model
 
 
 class ByPolicy(Labelled[Counter]):
@@ -135,20 +156,20 @@ class ByExclusion(Labelled[Counter]):
         return self._child(reason)
 
 
-class ByModel(Labelled[Histogram]):
-    """By model of the catalogue."""
+class ByModel(_Modelled[Histogram]):
+    """By model."""
 
     def labels(self, model: str) -> Histogram:
         """The histogram of one model."""
-        return self._child(model)
+        return self._child(self._named(model))
 
 
-class ByCall(Labelled[Counter]):
+class ByCall(_Modelled[Counter]):
     """By provider, model and outcome."""
 
     def labels(self, provider: str, model: str, outcome: LlmOutcome) -> Counter:
         """The counter of one kind of call."""
-        return self._child(provider, model, outcome)
+        return self._child(provider, self._named(model), outcome)
 
 
 class ByDirection(Labelled[Counter]):

@@ -1,8 +1,9 @@
 """Every metric of Turnwire: name, unit, meaning, and what to do when it rises.
 
-Names are ``turnwire_`` and the attribute's name. Labels are closed sets or names from the
-configuration; a tenant or a conversation is never a label, since each would be a series of its own
-for ever. Where a set of values is closed its type says so, and a misspelt one does not type-check.
+Names are ``turnwire_`` and the attribute's name. Labels are closed sets, names from the
+configuration, or models up to a number; a tenant or a conversation is never a label, since each
+would be a series of its own for ever. Where a set of values is closed its type says so, and a
+misspelt one does not type-check.
 """
 
 import platform

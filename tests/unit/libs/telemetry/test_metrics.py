@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from libs.telemetry.labels import MAX_MODELS, OTHER_MODELS
 from libs.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -105,6 +106,24 @@ def test_labels_are_given_by_name_or_in_order(metrics: Metrics, registry: Collec
     route = {"method": "GET", "route": "/v1/turns/{id}", "status": "200"}
     assert value("http_request_duration_seconds_bucket", le="0.005", **route) == 1
     assert value("http_request_duration_seconds_bucket", le="0.002", **route) == 0
+
+
+def test_models_that_clients_invent_share_one_series(metrics: Metrics, registry: CollectorRegistry):
+    named = [f"model {n}" for n in range(MAX_MODELS + 7)]
+    for model in (*named, named[0]):
+        metrics.llm_requests_total.labels("p", model, "refused").inc()
+        metrics.plan_token_estimate_ratio.labels(model).observe(1)
+
+    def calls(model: str) -> float | None:
+        labels = {"provider": "p", "model": model, "outcome": "refused"}
+        return registry.get_sample_value("turnwire_llm_requests_total", labels)
+
+    def compared(model: str) -> float | None:
+        name = "turnwire_plan_token_estimate_ratio_count"
+        return registry.get_sample_value(name, {"model": model})
+
+    for seen in (calls, compared):
+        assert (seen(named[0]), seen(OTHER_MODELS), seen(named[-1])) == (2, 7, None)
 
 
 def test_series_of_closed_sets_start_at_zero(registry: CollectorRegistry):
