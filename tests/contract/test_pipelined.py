@@ -137,7 +137,7 @@ async def test_a_cancelled_wait_leaves_a_connection_that_works(pool: Database) -
         async with asyncio.timeout(0.2):
             await pool.fetch("select pg_sleep(30)")
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await pool.fetch("select 1 as n") == [{"n": 1}]
 
 

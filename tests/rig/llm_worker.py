@@ -36,7 +36,7 @@ from services.llm_gateway.settings import LlmSettings
 from tests.rig.parts import TestDatabase
 from tests.rig.provider import Rule, ScriptedProvider, running_provider
 
-CONDITION_TIMEOUT_S = 10.0
+CONDITION_TIMEOUT_S = 20.0
 CONDITION_POLL_S = 0.01
 
 _TURN = """

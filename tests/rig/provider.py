@@ -365,7 +365,10 @@ class ScriptedProvider:
         self._default = rule
 
     def release(self) -> None:
-        """End every hang of this moment."""
+        """End every hang of this moment, also of a request that was recorded just now."""
+        asyncio.get_running_loop().call_soon(self._release)  # its answer begins before that
+
+    def _release(self) -> None:
         self._released.set()
         self._released = asyncio.Event()
 

@@ -9,7 +9,11 @@ from services.frontend_gateway.http.openapi import OPERATIONS
 from tests.rig.fuzzing import fuzz
 from tests.rig.house import House
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(300),  # some hundred requests, behind the start of the house
+]
 
 EXAMPLES = 16
 """Of each operation: the lane on twins asks far more, this one asks through all parts."""

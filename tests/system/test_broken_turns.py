@@ -57,21 +57,27 @@ async def test_the_figures_count_the_broken_ones_and_every_process(
 ) -> None:
     broken = await BROKEN["provider_down"](house)
 
-    async def have_all_spoken() -> bool:
-        told = await operator.get("overview")
-        return all(one["health"] in ("ready", "degraded") for one in told["services"])
+    told: dict[str, Any] = {}
 
-    await until(have_all_spoken, within_s=30)
-    told = await operator.get("overview")
+    async def have_all_spoken() -> bool:
+        told.update(await operator.get("overview"))
+        are_well = all(one["health"] in ("ready", "degraded") for one in told["services"])
+        return bool(are_well and told["leases"]["held"])
+
+    await until(have_all_spoken)
     counts = {(r["status"], r["reason"]): r["turns"] for r in told["turns"] if not r["is_open"]}
     assert counts["failed", "provider_unavailable"] >= 1
-    assert told["leases"]["held"] >= 1
     listed = await operator.get("turns?status=failed&reason=provider_unavailable")
     assert str(broken.turn_id) in {row["turn_id"] for row in listed["data"]}
-    processes = await operator.get("services")
-    gateways = next(p for p in processes["data"] if p["service"] == "frontend_gateway")
-    assert gateways["running"] == 2
-    assert all(one["lag"] is not None for one in processes["data"])
+    processes: list[dict[str, Any]] = []
+
+    async def both_gateways_run() -> bool:
+        processes[:] = (await operator.get("services"))["data"]
+        (gateways,) = (one for one in processes if one["service"] == "frontend_gateway")
+        return bool(gateways["running"] == 2)
+
+    await until(both_gateways_run)
+    assert all(one["lag"] is not None for one in processes)
 
 
 async def test_a_dead_letter_is_handled_again_on_demand(house: House, operator: Operator) -> None:

@@ -4,12 +4,13 @@ Everything goes through the client that users get; the provider's record says wh
 """
 
 import asyncio
+import functools
 import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -32,8 +33,30 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
 
 CANCELLED_WITHIN_S = 2.0
 CLOSED_WITHIN_S = 1.0
+TRIES = 3
+"""One end that is late may be the fault of a machine that stood still; so many are the house's."""
+
 RACES = 8
 FOR_EVER = ("and ", "so ", "on ")
+
+
+class Late(AssertionError):
+    """Something came, and later than was promised."""
+
+
+def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let a test of promised seconds be late, and begin again somewhere else, but not always."""
+
+    @functools.wraps(test)
+    async def tried(*, person: "Person", **others: object) -> None:
+        for _ in range(TRIES - 1):
+            try:
+                return await test(person=person, **others)
+            except Late:
+                person = await person.elsewhere()
+        return await test(person=person, **others)
+
+    return tried
 
 
 @dataclass
@@ -45,6 +68,11 @@ class Person:
     key: str
     conversation: UUID
     marker: str
+
+    async def elsewhere(self) -> "Person":
+        """The same person in another conversation, with other answers."""
+        made = await self.client.create_conversation()
+        return replace(self, conversation=made.id, marker=uuid4().hex[:8])
 
     def script(self, about: str, **rule: object) -> str:
         """Script the answer to a question of ours; returns the question."""
@@ -87,14 +115,24 @@ class Person:
         await until(has_ended, within_s=within_s)
         return found[0]
 
-    async def cancelled(self, turn_id: UUID) -> Turn:
-        """Cancel a turn, and see it end as quickly as was promised."""
-        began = time.monotonic()
+    async def stopped(self, turn_id: UUID) -> Turn:
+        """Cancel a turn, and see it end."""
         await self.client.cancel(turn_id)
         turn = await self.ended(turn_id)
-        took_s = time.monotonic() - began
         assert (turn.status, turn.reason) == ("cancelled", "user")
-        assert took_s <= CANCELLED_WITHIN_S, f"the end came after {took_s:.2f} s"
+        return turn
+
+    async def cancelled(self, turn_id: UUID) -> Turn:
+        """Cancel a turn, and see it end as quickly as was promised.
+
+        Raises:
+            Late: It ended later.
+        """
+        began = time.monotonic()
+        turn = await self.stopped(turn_id)
+        took_s = time.monotonic() - began
+        if took_s > CANCELLED_WITHIN_S:
+            raise Late(f"the end came after {took_s:.2f} s")
         return turn
 
     async def is_refused_to_cancel(self, turn_id: UUID) -> bool:
@@ -134,24 +172,37 @@ def said(request: RecordedRequest) -> list[str]:
     return [m["content"] for m in request.json["messages"] if m["role"] != "system"]
 
 
-async def closed(request: RecordedRequest, since_s: float) -> None:
-    """See the provider's connection closed as quickly as was promised."""
+async def closed(request: RecordedRequest) -> float:
+    """See the provider's connection closed by who asked; when that was, as seconds since 1970."""
 
-    async def is_closed() -> bool:
+    async def has_ended() -> bool:
         return request.ended_at is not None
 
-    await until(is_closed, within_s=5)
+    await until(has_ended)
     assert request.closed_by_client
     assert request.ended_at is not None
-    assert request.ended_at - since_s <= CLOSED_WITHIN_S
+    return request.ended_at
+
+
+async def closed_in_time(request: RecordedRequest, since_s: float) -> None:
+    """See the provider's connection closed as quickly as was promised.
+
+    Raises:
+        Late: It was closed later.
+    """
+    took_s = await closed(request) - since_s
+    if took_s > CLOSED_WITHIN_S:
+        raise Late(f"the connection was closed after {took_s:.2f} s")
 
 
 # Cancelling, stage by stage
 
 
+@in_time
 async def test_a_turn_that_waits_is_cancelled_and_the_one_before_goes_on(person: Person) -> None:
-    first_text = person.script("first", deltas=("a", "b", "c"), first_delay_ms=2_500)
+    first_text = person.script("first", deltas=("a", "b", "c"), hang_after=0)
     first = await person.post(first_text)
+    await person.called(first_text)
     second = await person.post(f"{person.marker} second")
     third = await person.post(f"{person.marker} third")
     assert (await person.client.turn(second.turn_id)).queue_position == 1
@@ -159,11 +210,13 @@ async def test_a_turn_that_waits_is_cancelled_and_the_one_before_goes_on(person:
     await person.cancelled(second.turn_id)
 
     assert (await person.client.turn(third.turn_id)).queue_position == 1
+    person.house.provider.release()
     assert (await person.client.follow(first.turn_id).result()).text == "abc"
     assert (await person.client.follow(third.turn_id).result()).is_complete
     assert person.calls(f"{person.marker} second") == []
 
 
+@in_time
 async def test_a_turn_without_a_plan_is_cancelled(house: House, person: Person) -> None:
     process = house.process("context_assembly")
     await process.stop()
@@ -179,6 +232,7 @@ async def test_a_turn_without_a_plan_is_cancelled(house: House, person: Person) 
     assert person.calls(f"{person.marker} never planned") == []
 
 
+@in_time
 async def test_a_turn_before_its_first_word_is_cancelled(person: Person) -> None:
     text = person.script("silence", hang_before_head=True)
     turn = await person.post(text)
@@ -187,11 +241,12 @@ async def test_a_turn_before_its_first_word_is_cancelled(person: Person) -> None
     asked_at = time.time()
     ended = await person.cancelled(turn.turn_id)
 
-    await closed(call, asked_at)
+    await closed_in_time(call, asked_at)
     assert ended.length == 0
     assert (await person.client.follow(turn.turn_id).result()).text == ""
 
 
+@in_time
 async def test_a_turn_that_streams_is_cancelled_and_keeps_what_was_shown(person: Person) -> None:
     text = person.script("for ever", deltas=FOR_EVER, never_ends=True, delay_ms=50)
     turn = await person.post(text)
@@ -201,7 +256,7 @@ async def test_a_turn_that_streams_is_cancelled_and_keeps_what_was_shown(person:
     asked_at = time.time()
     await person.cancelled(turn.turn_id)
 
-    await closed(call, asked_at)
+    await closed_in_time(call, asked_at)
     answer = await person.client.follow(turn.turn_id).result()
     stored = (await person.messages())[1]
     assert answer.text.startswith(before)
@@ -223,13 +278,13 @@ async def test_the_next_plan_shows_a_stopped_answer_as_interrupted(person: Perso
                 return True
         return False
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         assert await is_all_sent()
-    await person.cancelled(turn.turn_id)
+    await person.stopped(turn.turn_id)
     goes_on = f"{person.marker} continue"
     await person.ask(goes_on)
 
-    assert call.closed_by_client
+    await closed(call)
     question, answer = (await person.messages())[:2]
     assert (question.content, answer.content) == (text, "".join(seven))
     shown = said(await person.called(goes_on))
@@ -278,11 +333,11 @@ async def test_nobody_listens_and_the_call_is_ended(person: Person) -> None:
     turn = await person.post(text, Ask(options=Options(cancel_after_s=1)))
     shown = await person.shown(turn.turn_id, 5)
 
-    ended = await person.ended(turn.turn_id, within_s=10)
+    ended = await person.ended(turn.turn_id)
 
     assert (ended.status, ended.reason) == ("cancelled", "no_subscriber")
     assert ended.usage is not None
-    assert (await person.called(text)).closed_by_client
+    await closed(await person.called(text))
     assert (await person.messages())[1].content.startswith(shown)
 
 
@@ -380,7 +435,7 @@ async def test_reject_names_the_turn_that_runs(person: Person) -> None:
 
     assert caught.value.slug == "turn-in-progress"
     assert caught.value.turn_id == str(running.turn_id)
-    await person.cancelled(running.turn_id)
+    await person.stopped(running.turn_id)
 
 
 async def test_replace_ends_the_running_turn_and_starts(person: Person) -> None:
@@ -409,7 +464,7 @@ async def test_a_branch_starts_at_once_from_the_same_parent(person: Person) -> N
     turns = [await person.client.turn(t.turn_id) for t in (running, beside)]
     assert turns[0].parent_turn_id == turns[1].parent_turn_id is not None
     assert f"{person.marker} slow" not in said(await person.called(f"{person.marker} beside"))
-    await person.cancelled(running.turn_id)
+    await person.stopped(running.turn_id)
 
 
 # Deleting
@@ -442,30 +497,17 @@ async def test_a_conversation_deleted_in_the_middle_of_a_turn_comes_back_whole(
 
     await person.client.delete_conversation(person.conversation)
 
-    for missing in (_reading(person, turn), _posting(person)):
+    for missing in (person.client.turn(turn.turn_id), person.post("anybody there?")):
         with pytest.raises(ProblemError) as caught:
-            await missing()
+            await missing
         assert caught.value.slug == "not-found"
-    call = await person.called(text)
-    await until(lambda: _is_closed(call), within_s=5)
+    await closed(await person.called(text))
 
     await person.client.restore_conversation(person.conversation)
 
     ended = await person.ended(turn.turn_id)
     assert (ended.status, ended.reason) == ("cancelled", "conversation_deleted")
     assert_one_answer(await person.messages(), turn.turn_id)
-
-
-def _reading(person: Person, turn: AcceptedTurn) -> Callable[[], Awaitable[object]]:
-    return lambda: person.client.turn(turn.turn_id)
-
-
-def _posting(person: Person) -> Callable[[], Awaitable[object]]:
-    return lambda: person.post("anybody there?")
-
-
-async def _is_closed(call: RecordedRequest) -> bool:
-    return call.closed_by_client
 
 
 # Evidence
@@ -537,19 +579,20 @@ async def test_an_archived_conversation_goes_on_as_if_nothing_had_happened(perso
 
 async def test_a_second_view_is_told_what_happens(person: Person) -> None:
     names: list[str] = []
+    text = person.script("tell them", deltas=("a",), hang_after=0)
 
     async def watch() -> None:
         async for event in person.client.watch(person.conversation):
             names.append(event.name)
-            began.set()
-            if event.name == "turn_ended":
+            if event.name == "state":
+                await person.post(text)
+            elif event.name == "turn_began":
+                await person.called(text)
+                person.house.provider.release()
+            elif event.name == "turn_ended":
                 return
 
-    began = asyncio.Event()
-    watching = asyncio.create_task(watch())
-    async with asyncio.timeout(20):
-        await began.wait()
-        await person.ask(person.script("tell them", deltas=("a",), first_delay_ms=2_500))
-        await watching
+    async with asyncio.timeout(40):
+        await watch()
 
     assert names == ["state", "turn_began", "turn_ended"]

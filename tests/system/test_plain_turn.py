@@ -67,6 +67,7 @@ async def test_twenty_posts_of_one_key_over_two_gateways_are_one_turn(house: Hou
     (await house.verdict()).require(one_turn_per_key=3, stream_equals_store=3)
 
 
+@pytest.mark.timeout(300)
 async def test_two_hundred_conversations_keep_order_inside_each(house: House) -> None:
     clients = [await house.client(f"tenant-{n}") for n in range(20)]
     places = asyncio.Semaphore(AT_ONCE)
@@ -147,7 +148,8 @@ async def test_a_stream_cut_at_every_event_is_the_same_on_another_gateway(house:
     again = StreamLog(post.turn_id)
     await client.read(again, gateway=1)
 
-    assert connections > 20
+    # The words that come while a busy machine sleeps are one event.
+    assert connections >= len(full.events) > 5
     assert cut.faults() == []
     assert cut.text == full.text == again.text
     assert [(e.id, e.data) for e in cut.events] == [(e.id, e.data) for e in full.events]

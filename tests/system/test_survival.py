@@ -22,13 +22,19 @@ ENDS_WITHIN_S = 30.0
 """From the restart to the terminal state, for every row."""
 
 RUNNING_TURNS = 20
+POOL_SIZE = 8
+"""Connections of one gateway to Postgres, at most."""
 
 SHOWN_DELTAS = ("Harbor ", "lights ", "at ", "dusk ", "fade ", "slowly.")
 
 
-def slow_rule(marker: str, *, delay_ms: float = 80.0) -> Rule:
-    """An answer of six deltas, each late enough to be an entry of its own."""
-    return Rule(match=marker, deltas=SHOWN_DELTAS, delay_ms=delay_ms)
+LONG_DELTAS = SHOWN_DELTAS * 10
+"""For who dies at the third entry: a busy worker makes one of all that came while it slept."""
+
+
+def slow_rule(marker: str, *, delay_ms: float = 80.0, is_long: bool = False) -> Rule:
+    """An answer of six deltas or sixty, each late enough to be an entry of its own."""
+    return Rule(match=marker, deltas=LONG_DELTAS if is_long else SHOWN_DELTAS, delay_ms=delay_ms)
 
 
 async def asked(house: House, marker: str) -> tuple[Client, Post]:
@@ -80,7 +86,7 @@ async def test_a_process_killed_at_a_named_point_costs_no_turn(
     house: House, row: str, service: str, point: str, statuses: set[str], provider_calls: int
 ) -> None:
     marker = f"{row}-{uuid4().hex[:6]}"
-    house.provider.script(slow_rule(marker))
+    house.provider.script(slow_rule(marker, is_long=point.startswith("llm.after_delta")))
     began = await house.moment()
     client, post = await asked(house, marker)
     armed = await house.arm(service, point)
@@ -112,6 +118,9 @@ async def test_a_worker_frozen_beyond_its_lease_writes_nothing_afterwards(house:
     async def has_shown_three() -> bool:
         return post.stream is not None and len(post.stream.text.split()) == 3
 
+    async def was_refused() -> bool:  # it wakes with its call, and writes when it comes to it
+        return await counted(worker.url, "fence_refusals_total") > 0
+
     await until(has_shown_three, within_s=15)
     worker.pause()
     # A second worker sweeps what the frozen one still holds.
@@ -124,13 +133,12 @@ async def test_a_worker_frozen_beyond_its_lease_writes_nothing_afterwards(house:
         await house.all_ready()
         (await house.verdict()).require(one_terminal_per_turn=1, stream_equals_store=3)
         afterwards = await client.get(f"/v1/turns/{post.turn_id}")
-        refused = await counted(worker.url, "fence_refusals_total")
+        await until(was_refused)
     finally:
         await house.supervisor.process("llm_gateway", 1).stop()
 
     assert (ended_as["status"], ended_as["reason"]) == ("partial", "lease_expired")
     assert afterwards == ended_as
-    assert refused > 0
     assert post.stream is not None
     assert post.stream.text == "Harbor lights at "
 
@@ -213,3 +221,10 @@ async def test_postgres_stopped_at_once_and_restarted_during_twenty_turns(house:
     assert {turn["status"] for turn in turns} <= {"completed", "partial"}
     assert calls(house, marker) == RUNNING_TURNS
     (await house.verdict()).require(one_terminal_per_turn=RUNNING_TURNS)
+
+    async def no_connection_is_dead() -> bool:  # each tells so once, and the house is shared
+        path = f"/v1/turns/{posts[0].turn_id}"
+        asked = [client.request("GET", path, gateway=n % 2) for n in range(2 * POOL_SIZE)]
+        return {(await one).status for one in asked} == {200}
+
+    await until(no_connection_is_dead)

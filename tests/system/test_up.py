@@ -20,6 +20,7 @@ from services.ops.failures import ExitCode
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 COMMAND_BOUND_S = 60
+LOOKS = 5
 # No turn is asked for, so the model is only named.
 ENVIRONMENT = {"LLM_BASE_URL": "http://127.0.0.1:9/v1", "PATH": os.environ["PATH"]}
 
@@ -39,6 +40,16 @@ def asked(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=COMMAND_BOUND_S,
         check=False,
     )
+
+
+def well(folder: Path) -> dict[str, Any]:
+    """What ``status`` says once all is well; on a busy machine a part may miss one look."""
+    status: dict[str, Any] = {}
+    for _ in range(LOOKS):
+        status = json.loads(asked(folder, "status").stdout)
+        if status["ready"]:
+            break
+    return status
 
 
 @contextmanager
@@ -93,7 +104,7 @@ def test_up_keeps_everything_over_a_stop_and_leaves_nothing_running(tmp_path: Pa
         assert elsewhere.returncode == ExitCode.CONFLICT
         assert f"Port {port} is needed for the chat page" in elsewhere.stderr
 
-        status = json.loads(asked(folder, "status").stdout)
+        status = well(folder)
         assert status["ready"] is True
         assert {part["health"] for part in status["parts"]} == {"ready", "given"}
         processes = [part["pid"] for part in status["parts"] if part["pid"]]

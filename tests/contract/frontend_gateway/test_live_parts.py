@@ -60,7 +60,8 @@ async def rig(redis_url: str) -> AsyncIterator[Rig]:
             pace=QUICK,
         )
         url = await stack.enter_async_context(serving(build_app(settings(), adapters)))
-        client = httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"})
+        headers = {"Authorization": f"Bearer {key}"}
+        client = httpx.AsyncClient(base_url=url, headers=headers, timeout=20)
         await stack.enter_async_context(client)
         yield Rig(client, store, live)
 

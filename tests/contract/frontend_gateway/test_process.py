@@ -72,7 +72,7 @@ async def test_without_kafka_and_redis_it_reads_and_ends_in_order(database: Test
     async with (
         await psycopg.AsyncConnection.connect(database.admin_url, autocommit=True) as admin,
         running(database) as (url, ops_url, process),
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=START_S) as client,
     ):
         world = PostgresWorld(PostgresStore(opened), admin)
         key, _ = await world.key(tenant, principal)
@@ -101,5 +101,5 @@ async def test_without_kafka_and_redis_it_reads_and_ends_in_order(database: Test
         assert (posted.status_code, posted.json()["code"]) == (503, "dependency-unavailable")
 
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 15) == 0
+        assert await asyncio.wait_for(process.wait(), START_S) == 0
     await opened.close()

@@ -114,7 +114,7 @@ async def in_order(rig: Rig, conversation: UUID, first: Act, second: Act) -> Non
         acts: list[asyncio.Task[Any]] = []
         for number, act in enumerate((first, second), start=1):
             acts.append(asyncio.create_task(act()))
-            await until(_in_line(rig, number), within_s=5)
+            await until(_in_line(rig, number))
         await holder.commit()
         await asyncio.gather(*acts)
     finally:

@@ -20,6 +20,7 @@ from tests.contract.ingestion.rig import (
     delivery,
     post,
 )
+from tests.rig.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -191,12 +192,15 @@ async def test_a_decision_waits_for_whoever_holds_the_conversation(rig: Rig) -> 
             "select from ingestion.conversations where id = %s for update", (conversation,)
         )
         deciding = asyncio.create_task(rig.ingestion.requests.handle([post(conversation, "k")]))
-        async with asyncio.timeout(5):
-            while not rig.one(
+
+        async def is_in_line() -> bool:
+            found: bool = rig.one(
                 "select exists (select from pg_locks "
                 "where not granted and locktype = 'transactionid')"
-            ):
-                await asyncio.sleep(0.01)
+            )
+            return found
+
+        await until(is_in_line)
         # What the holder commits must be what the waiting decision sees.
         await holder.execute(
             "update ingestion.conversations set next_seq = 41 where id = %s", (conversation,)

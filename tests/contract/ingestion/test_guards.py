@@ -45,8 +45,8 @@ select made.* from ingestion.turns t
 
 WAITS = "select exists (select from pg_locks where not granted and locktype = 'transactionid')"
 
-ENDS_WITHIN_S = 5.0
-"""The reaper looks every second or two."""
+ENDS_WITHIN_S = 10.0
+"""The reaper looks every second or two; the rest is for a busy machine."""
 
 NO_COMMIT = """
 create function ingestion.no_commit() returns trigger language plpgsql as
@@ -89,7 +89,7 @@ async def test_of_two_transactions_with_one_key_the_database_lets_one_commit(rig
         async def has_come_to_it() -> bool:
             return late.done() or rig.one(WAITS)
 
-        await until(has_come_to_it, within_s=10)
+        await until(has_come_to_it)
         await first.commit()
 
         with pytest.raises(psycopg.errors.UniqueViolation):
@@ -170,10 +170,12 @@ async def test_the_process_ends_overdue_turns_by_itself(rig: Rig) -> None:
         ),
     )
     works = [asyncio.ensure_future(work()) for work in app.background.values()]
+
+    async def is_over() -> bool:
+        return status(rig, turn) != "pending"
+
     try:
-        async with asyncio.timeout(ENDS_WITHIN_S):
-            while status(rig, turn) == "pending":
-                await asyncio.sleep(0.02)
+        await until(is_over, within_s=ENDS_WITHIN_S)
     except TimeoutError:
         pytest.fail(f"the turn is still {status(rig, turn)} after {ENDS_WITHIN_S} s")
     finally:

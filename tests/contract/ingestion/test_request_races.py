@@ -293,7 +293,7 @@ async def while_purged(rig: Rig, act: Act) -> None:
             found: int = rig.one("select count(distinct pid) from pg_locks where not granted")
             return found == 1
 
-        await until(is_in_line, within_s=5)
+        await until(is_in_line)
         await purge.commit()
         await acting
     finally:

@@ -15,7 +15,7 @@ from tests.bench.open_loop import open_loop
 from tests.bench.page_file import PARTS, replaced
 from tests.bench.wire import Answer
 
-STALL_S = 0.06
+STALL_S = 0.3
 
 
 def test_a_percentile_is_one_of_the_values_and_the_last_one_at_the_end() -> None:

