@@ -11,7 +11,7 @@ const REASONS = [["internal", "failed: internal"], ["deadline", "failed: deadlin
  */
 export function actsOf(acts, onDone) {
   const panel = el("div", {});
-  const buttons = acts.map((act) => el("button", { class: "button", type: "button", onclick: () => tryOut(act, panel, onDone) }, act.name));
+  const buttons = acts.map((act) => el("button", { class: "button", type: "button", "data-key": act.name, onclick: () => tryOut(act, panel, onDone) }, act.name));
   return el("div", {}, el("div", { class: "acts", role: "group", "aria-label": "What you can do" }, ...buttons), panel);
 }
 
