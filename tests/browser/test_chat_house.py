@@ -149,6 +149,7 @@ async def test_stopping_races_with_the_last_words_and_leaves_one_end(visitor: Vi
     chat = visitor.chat
     for number in range(RACES):
         await chat.send(visitor.script(f"race {number};", deltas=WORDS[:8], delay_ms=20))
+        await expect(chat.answers).to_have_count(number + 1)
         await expect(chat.prose.last).to_contain_text("word6", timeout=WITHIN_MS)
         await chat.composer.press("Escape")
         await expect(chat.states.last).to_have_text(re.compile("answered|cancelled"))

@@ -22,6 +22,13 @@ IS_AT_END = """() => {
   return scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 2;
 }"""
 
+IS_STILL = """() => {
+  const before = window.stood;
+  window.stood = document.querySelector("#scroll").scrollTop;
+  return before === window.stood;
+}"""
+"""For looking now and then: whether the page has not moved since the last look."""
+
 WATCH_SHIFTS = """() => {
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
   const top = () => document.querySelector(".message").getBoundingClientRect().top;
@@ -88,6 +95,33 @@ async def test_who_reads_above_is_left_there_and_finds_back(
         await expect(newest).to_be_hidden()
         await rig.finish(turn, LONG * 4, "1-5")
         await chat.see_end_of(turn.assistant_message_id)
+
+
+async def test_the_end_is_read_through_every_change_of_size_and_left_by_the_keyboard(
+    rig: GatewayRig, browser: Browser
+) -> None:
+    async with chatting(rig, browser, width=320) as chat:
+        page, newest = chat.page, chat.page.locator("#newest")
+        turn = await streamed(chat, rig, "Tell me")
+        await rig.write(turn, [LONG])
+        await expect(chat.prose.locator("blockquote")).to_have_count(1)
+        await chat.composer.fill("\n".join("abcdefgh"))
+        await page.wait_for_function(IS_AT_END, timeout=WITHIN_MS)
+        await page.set_viewport_size({"width": 360, "height": 500})
+        await page.wait_for_function(IS_AT_END, timeout=WITHIN_MS)
+        await chat.composer.fill("")
+        await page.locator("#scroll").press("ArrowUp")  # less than a line or two
+        await expect(newest).to_be_visible()
+        await page.wait_for_function(IS_STILL, polling=100, timeout=WITHIN_MS)
+        place = await chat.questions.last.bounding_box()
+        await rig.write(turn, [LONG], n=3)
+        await expect(chat.prose.locator("blockquote")).to_have_count(2)
+        assert await chat.questions.last.bounding_box() == place
+        await page.locator("#scroll").press("End")
+        await expect(newest).to_be_hidden()
+        await rig.finish(turn, LONG * 2, "1-3", status="partial", reason="provider_cut")
+        await expect(chat.answers).to_contain_text("the provider cut the stream")
+        await page.wait_for_function(IS_AT_END, timeout=WITHIN_MS)
 
 
 async def test_a_screen_reader_is_told_by_the_sentence(rig: GatewayRig, browser: Browser) -> None:

@@ -36,7 +36,9 @@ export class Answer {
     this.isAwaited = !this.isOver; // it was open on this page, or asked for here: its end is said
     this.isAnnounced = false;
     this.acts = acts;
-    this.signal = signal;
+    this.life = new AbortController(); // a page that shows another version does not follow this one
+    this.signal = this.life.signal;
+    signal.addEventListener("abort", () => this.leave(), { once: true, signal: this.signal });
     this.body = el("div", { class: "prose" });
     this.end = el("div", { class: "end" });
     this.meta = el("div", { class: "meta" });
@@ -50,6 +52,9 @@ export class Answer {
   }
 
   get isOver() { return TERMINAL.has(this.status); }
+
+  /** It is not shown any more. */
+  leave() { this.life.abort(); }
 
   /** Milliseconds from the question to the first words; null where it was asked elsewhere. */
   get firstMs() { return this.sentAt === null || this.firstAt === null ? null : this.firstAt - this.sentAt; }
@@ -71,6 +76,7 @@ export class Answer {
   /** Takes over what the rows say. @param {any} row */
   update(row) {
     if (this.isFollowed) return; // its stream knows better, and will tell the end
+    if (this.isOver && !TERMINAL.has(row.status)) return; // read before it ended
     this.status = row.status;
     this.reason = row.reason;
     if (this.isOver || row.content.length > this.text.length) {
@@ -194,7 +200,7 @@ export class Answer {
   draw() {
     const hasText = this.prose.text.length > 0;
     const state = el("span", { class: "state", "data-state": this.status }, stateWord({ ...this, hasText }));
-    const facts = [state, ...this.facts(), el("a", { class: "quiet-link", href: `/ui/turns/${this.turnId}` }, "plan", offscreen(" of this answer"))];
+    const facts = [state, ...this.facts(), el("a", { class: "quiet-link", "data-act": "plan", href: `/ui/turns/${this.turnId}` }, "plan", offscreen(" of this answer"))];
     redraw(this.meta, [...(this.switch ? [this.switch] : []), el("p", { class: "facts" }, ...facts), this.buttons(hasText)]);
     this.drawEnd();
   }
@@ -217,7 +223,9 @@ export class Answer {
     const isAsking = this.status !== "completed" && !this.isContinued;
     const row = el("div", { class: isAsking ? "acts shown" : "acts" });
     if (!this.isOver) {
-      if (!this.isStopping) row.append(button("stop", "Stop", () => this.acts.stop(this)));
+      const stop = button("stop", "Stop", () => this.acts.stop(this));
+      if (this.isStopping) stop.setAttribute("aria-disabled", "true"); // a disabled one would lose the focus
+      row.append(stop);
       return row;
     }
     if (["partial", "cancelled"].includes(this.status) && hasText && !this.isContinued) row.append(button("go-on", "Continue", () => this.acts.goOn(this)));

@@ -4,6 +4,7 @@ import { Parser } from "./sse.js";
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
 const SILENCE_MS = 40_000; // two heartbeats and some: a connection that says less is dead
+const ANSWER_MS = 30_000; // longer than the server may take to decide: a connection that says nothing by then is dead
 // A browser allows six connections to a server for all tabs together: one that nobody looks at gives its own back.
 const HIDDEN_MS = 10_000;
 
@@ -43,20 +44,28 @@ export async function request(method, path, { body, key, signal } = {}) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (key) headers["Idempotency-Key"] = key;
-  let answer;
+  const connection = new AbortController();
+  const stop = () => connection.abort();
+  signal?.addEventListener("abort", stop);
+  if (signal?.aborted) stop();
+  const timer = setTimeout(stop, ANSWER_MS);
   try {
-    answer = await fetch(path, {
-      method, headers, signal, credentials: "same-origin",
+    const answer = await fetch(path, {
+      method, headers, signal: connection.signal, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
     });
+    clearTimeout(timer); // a long answer may take its time
+    const date = Date.parse(answer.headers.get("date") || "");
+    if (!Number.isNaN(date)) skewMs = date - Date.now();
+    if (!answer.ok) throw await problemOf(answer);
+    return answer.status === 204 ? null : await answer.json();
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (error instanceof Problem || signal?.aborted) throw error;
     throw new Problem(0, { detail: "The server cannot be reached. Check the connection." });
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", stop);
   }
-  const date = Date.parse(answer.headers.get("date") || "");
-  if (!Number.isNaN(date)) skewMs = date - Date.now();
-  if (answer.ok) return answer.status === 204 ? null : answer.json();
-  throw await problemOf(answer);
 }
 
 /** @param {Response} answer */
@@ -79,7 +88,8 @@ export async function persist(method, path, options, onWaiting) {
     try {
       return await request(method, path, options);
     } catch (error) {
-      if (!error.retryable || error.status === 429) throw error;
+      // An answer that is still open may take minutes, and whoever asks can stop it.
+      if (!error.retryable || error.status === 429 || error.code === "turn-in-progress") throw error;
       onWaiting(error);
       await pause(Math.max(error.retryAfterMs, backoff(round)), options.signal);
     }

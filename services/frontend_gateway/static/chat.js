@@ -3,7 +3,7 @@ import { persist, request } from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { $, el } from "./dom.js";
-import { draftOf, dropUnsent, forgetAll, holdTab, keepDraft, noteSession, takeUnsent, toDraft, wasSignedIn } from "./drafts.js";
+import { dropUnsent, forgetAll, holdTab, keepDraft, noteSession, takeUnsent, toDraft, wasSignedIn } from "./drafts.js";
 import { clearNotices } from "./notices.js";
 import { Sidebar } from "./sidebar.js";
 
@@ -37,6 +37,7 @@ const acts = {
     showState("This conversation was deleted", "It can be brought back for a while.", undo);
     sidebar.load();
   },
+  onKept: () => composer.reopen(),
   giveBack: (text, how) => composer.giveBack(text, how),
 };
 
@@ -57,8 +58,7 @@ function openFromHash() {
 
 /** @param {string|null} id */
 function show(id) {
-  conversation?.close();
-  clearNotices();
+  leaveShown();
   if (NARROW.matches) setDrawer(false);
   conversation = new Conversation(id && ID.test(id) ? id : null, acts);
   $("messages").dataset.state = "";
@@ -68,17 +68,23 @@ function show(id) {
   if (id && !ID.test(id)) return acts.onGone();
   if (id) {
     $("messages").append(el("p", { class: "quiet loading" }, "Loading…"));
-    return conversation.open();
+    return conversation.refresh();
   }
   $("messages").append(el("div", { class: "empty" }, el("h2", {}, "A new conversation"),
     el("p", {}, "Write a message below. The answer streams in, and its plan shows what the model was given.")));
   $("composer-text").focus({ preventScroll: true });
 }
 
+/** Leaves the conversation that is shown; the field first, since what is left becomes its draft. */
+function leaveShown() {
+  composer.keep();
+  conversation?.close();
+  clearNotices();
+}
+
 /** A state instead of messages: what is the case, why, and the next step. */
 function showState(title, why, ...next) {
-  conversation.close();
-  clearNotices();
+  leaveShown();
   $("messages").replaceChildren(el("div", { class: "empty" }, el("h2", {}, title), el("p", {}, why),
     ...next, el("button", { type: "button", class: "button", onclick: () => go(null) }, "New conversation")));
   $("messages").dataset.state = "gone";
@@ -87,13 +93,25 @@ function showState(title, why, ...next) {
 
 /** Sends again what was not confirmed before the page was left: the same key, so nothing is stored twice. */
 async function resume() {
-  for (const entry of await takeUnsent()) {
-    if (entry.conversation === conversation.id) {
-      const isMessage = entry.method === "POST" && entry.text;
-      conversation.deliver(entry, isMessage ? conversation.transcript.say(entry.text) : null);
-    } else {
-      persist(entry.method, entry.path, { body: entry.body, key: entry.key }, () => {})
-        .then(() => { dropUnsent(entry.key); sidebar.load(); }, () => toDraft(entry));
+  const unsent = await takeUnsent();
+  for (const entry of unsent.filter((one) => one.conversation === conversation.id)) {
+    const isMessage = entry.method === "POST" && entry.text;
+    conversation.deliver(entry, isMessage ? conversation.transcript.say(entry.text) : null);
+  }
+  resumeElsewhere(unsent.filter((one) => one.conversation !== conversation.id));
+}
+
+/** The same for other conversations, in its order. @param {import("./drafts.js").Unsent[]} unsent */
+async function resumeElsewhere(unsent) {
+  for (const entry of unsent) {
+    try {
+      if (entry.waits && !entry.conversation) throw new Error("the conversation that it was meant for is not known");
+      await persist(entry.method, entry.path, { body: entry.body, key: entry.key }, () => {});
+      dropUnsent(entry.key);
+      sidebar.load();
+    } catch {
+      toDraft(entry);
+      composer.reopen();
     }
   }
 }
@@ -120,7 +138,7 @@ function setDrawer(isOpen) {
 }
 
 function onEscape(event) {
-  if (event.key !== "Escape" || event.target instanceof HTMLInputElement) return; // a search is emptied by it
+  if (event.key !== "Escape" || event.isComposing || event.target instanceof HTMLInputElement) return; // a search is emptied by it
   if (NARROW.matches && !document.body.classList.contains("closed")) {
     setDrawer(false);
     $("drawer").focus();
@@ -147,7 +165,7 @@ async function start() {
   openFromHash();
   sidebar.load();
   await resume();
-  if (!$("composer-text").value && draftOf(conversation.id)) composer.open(conversation.id);
+  composer.reopen();
 }
 
 start();

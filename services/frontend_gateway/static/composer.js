@@ -13,7 +13,10 @@ export class Composer {
     this.timer = 0;
     this.isChanged = false; // since it was kept; another tab may hold a draft for the same conversation
     $("composer").addEventListener("submit", (event) => { event.preventDefault(); this.submit(); });
-    $("stop").addEventListener("click", () => { this.acts.stop(); this.field.focus(); });
+    $("stop").addEventListener("click", (event) => {
+      if (event.detail < 2) this.acts.stop(); // the second of two presses meant the button that stood here before
+      this.field.focus();
+    });
     this.field.addEventListener("keydown", (event) => this.onKey(event));
     this.field.addEventListener("input", () => this.onInput());
     window.addEventListener("pagehide", () => this.keep());
@@ -27,6 +30,9 @@ export class Composer {
     this.field.value = draftOf(conversation);
     this.draw();
   }
+
+  /** Shows a draft that was kept beside this page, unless somebody writes. */
+  reopen() { if (!this.isChanged) this.open(this.conversation); }
 
   /** What is written goes on in a conversation that exists now. @param {string} conversation */
   moveTo(conversation) {
@@ -62,6 +68,7 @@ export class Composer {
     this.isChanged = true;
     this.keep();
     this.draw();
+    this.field.focus({ preventScroll: true }); // the button that was pressed may be gone
     this.acts.send(text);
   }
 

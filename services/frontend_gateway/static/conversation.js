@@ -16,7 +16,7 @@ const SENDING_AGAIN = "Sending again: the server did not confirm it yet. It is s
 /**
  * What the page does for a conversation.
  * @typedef {{onCreated: (id: string) => void, onListed: () => void, onSignedOut: () => void, onGone: (error: any) => void,
- *            onDeleted: (id: string) => void, onChanged: () => void, giveBack: (text: string, how?: {always: boolean}) => boolean}} PageActs
+ *            onDeleted: (id: string) => void, onChanged: () => void, onKept: () => void, giveBack: (text: string, how?: {always: boolean}) => boolean}} PageActs
  */
 
 export class Conversation {
@@ -30,9 +30,15 @@ export class Conversation {
     this.shown = id; // the branch whose messages are on the page
     this.branches = [];
     this.sending = 0;
+    this.line = Promise.resolve(); // what was asked is sent in its order, each when the one before it is decided
+    this.decided = 0; // requests that the server took; a list that was read before it did lacks what they made
+    this.underway = new Set(); // paths of requests that a second press must not repeat
+    this.isUnwanted = false; // stop was pressed before the server had said which turn there is to stop
     this.refreshing = null;
     this.isStale = false;
     this.hasRead = false;
+    this.isWatched = false;
+    this.readingBefore = null; // the message before which older ones are being read
     this.switched = null; // the switch that was pressed last
     this.asked = null; // the turn that was asked for last, and when
     this.transcript = new Transcript({
@@ -46,27 +52,23 @@ export class Conversation {
       edit: (question, text) => this.ask({
         method: "PATCH", path: `/v1/conversations/${this.id}/messages/${question.id}`, body: { content: text }, text,
       }),
+      giveBack: (text) => this.page.giveBack(text, { always: true }),
     }, this.signal);
   }
 
-  close() { this.life.abort(); }
+  /** Leaves it; what was written and is stored nowhere becomes its draft. */
+  close() {
+    if (this.signal.aborted) return;
+    this.life.abort();
+    for (const one of this.transcript.items) {
+      if (one.refused) toDraft(one.refused);
+      if (one.unsaid) toDraft({ key: "", conversation: this.id, text: one.unsaid });
+    }
+  }
 
   get isRunning() { return this.transcript.open.length > 0; }
 
-  /** Shows the newest messages and begins to follow. */
-  async open() {
-    try {
-      await persistRead(() => this.read(), this.signal);
-    } catch (error) {
-      if (!this.signal.aborted) this.fail(error);
-      return;
-    }
-    if (this.signal.aborted) return;
-    this.transcript.stick(true);
-    this.watch();
-  }
-
-  /** Reads the list anew; calls while one is running are answered by one more. */
+  /** Reads the list, and begins to follow once there is one; calls while one is running are answered by one more. */
   refresh() {
     if (!this.id || this.signal.aborted) return;
     if (this.refreshing || this.sending) {
@@ -75,7 +77,7 @@ export class Conversation {
     }
     this.isStale = false;
     this.refreshing = persistRead(() => this.read(), this.signal)
-      .catch((error) => { if (!this.signal.aborted) this.fail(error); })
+      .then(() => { if (this.hasRead) this.watch(); }, (error) => { if (!this.signal.aborted) this.fail(error); })
       .finally(() => {
         this.refreshing = null;
         if (this.isStale) this.refresh();
@@ -83,37 +85,44 @@ export class Conversation {
   }
 
   async read() {
-    const wanted = this.branch;
+    const [wanted, decided] = [this.branch, this.decided];
     const branch = wanted ? `&branch=${wanted}` : "";
     const [list, forks] = await Promise.all([
       request("GET", `/v1/conversations/${this.id}/messages?limit=${PAGE}&order=desc${branch}`, { signal: this.signal }),
       request("GET", `/v1/conversations/${this.id}/branches`, { signal: this.signal }),
     ]);
-    if (this.signal.aborted || wanted !== this.branch) return;
+    if (this.signal.aborted) return;
+    if (wanted !== this.branch || decided !== this.decided) {
+      this.isStale = true;
+      return;
+    }
     this.branches = forks.data;
     const shown = wanted ?? forks.data.find((one) => one.is_active)?.id ?? this.id;
     const rows = list.data.reverse();
-    this.transcript.reconcile(rows, { isWhole: !list.has_more, keepsOlder: shown === this.shown });
-    const isNew = shown !== this.shown || !this.hasRead;
+    const hasOlder = this.transcript.reconcile(rows, { isWhole: !list.has_more, keepsOlder: shown === this.shown });
     this.shown = shown;
     this.hasRead = true;
-    if (list.has_more && isNew) this.transcript.offerEarlier(() => this.readEarlier());
-    const asked = this.asked && this.transcript.answerOf(this.asked.turnId);
-    if (asked) asked.sent(this.asked.sentAt);
+    if (list.has_more && !hasOlder) this.transcript.offerEarlier(() => this.readEarlier());
+    this.meet();
     this.offerVersions();
     this.followFirst();
   }
 
   async readEarlier() {
-    const before = this.transcript.items[0].id;
+    const first = this.transcript.items[0];
+    if (!first?.id || first === this.readingBefore) return; // pressed twice
+    this.readingBefore = first;
     const branch = this.branch ? `&branch=${this.branch}` : "";
     try {
-      const list = await request("GET", `/v1/conversations/${this.id}/messages?limit=${PAGE}&order=desc&after=${before}${branch}`, { signal: this.signal });
+      const list = await request("GET", `/v1/conversations/${this.id}/messages?limit=${PAGE}&order=desc&after=${first.id}${branch}`, { signal: this.signal });
+      if (this.signal.aborted || first !== this.transcript.items[0]) return; // another version is shown
       if (!list.has_more) this.transcript.offerEarlier(null);
       this.transcript.prepend(list.data.reverse());
       this.offerVersions();
     } catch (error) {
       if (!this.signal.aborted) notice("problem", told(error));
+    } finally {
+      this.readingBefore = null;
     }
   }
 
@@ -149,7 +158,8 @@ export class Conversation {
     this.transcript.recount();
     this.page.onChanged();
     const first = this.transcript.open.find((one) => one.losses < MAX_LOSSES);
-    if (first && !first.isFollowed) first.follow();
+    if (!first) notice("stream", "");
+    else if (!first.isFollowed) first.follow();
   }
 
   async onEnded(answer) {
@@ -167,6 +177,8 @@ export class Conversation {
   }
 
   async watch() {
+    if (this.isWatched || this.signal.aborted) return;
+    this.isWatched = true;
     try {
       await watch(this.id, {
         signal: this.signal,
@@ -174,6 +186,7 @@ export class Conversation {
         onState: (how) => notice("watch", how === "waiting" ? RECONNECTING : ""),
       });
     } catch (error) {
+      this.isWatched = false;
       if (!this.signal.aborted) this.fail(error);
     }
   }
@@ -199,38 +212,52 @@ export class Conversation {
   fail(error) {
     if (error.status === 401) return this.page.onSignedOut();
     if (error.status === 404) return this.page.onGone(error);
-    notice("problem", told(error), { word: "Try again", act: () => (this.hasRead ? this.refresh() : this.open()) });
+    notice("problem", told(error), { word: "Try again", act: () => this.refresh() });
   }
 
   /* Changing */
 
   /** Sends a message. @param {string} text */
   send(text) {
-    const question = this.transcript.say(text);
+    return this.ask({ ...this.messageOf(text), text, waits: this.sending > 0 }, this.transcript.say(text));
+  }
+
+  /** The request that says something here, as things stand now. @param {string} text */
+  messageOf(text) {
+    if (!this.id) return { method: "POST", path: "/v1/conversations", body: { title: titleOf(text), message: { content: text } } };
     const parent = this.branch ? this.branches.find((one) => one.id === this.branch)?.last_turn_id : null;
-    const asked = this.id
-      ? { method: "POST", path: `/v1/conversations/${this.id}/messages`, body: { content: text, ...(parent ? { parent } : {}) } }
-      : { method: "POST", path: "/v1/conversations", body: { title: titleOf(text), message: { content: text } } };
-    return this.ask({ ...asked, text }, question);
+    return { method: "POST", path: `/v1/conversations/${this.id}/messages`, body: { content: text, ...(parent ? { parent } : {}) } };
   }
 
   /**
    * Asks for an answer until the server has decided; survives a reload.
-   * @param {{method: string, path: string, body: any, text?: string}} asked
+   * @param {{method: string, path: string, body: any, text?: string, waits?: boolean}} asked
    * @param {import("./question.js").Question|null} [question] the message on the page that asks
    */
   async ask(asked, question = null) {
+    if (!asked.text && this.underway.has(asked.path)) return;
     const entry = { text: "", ...asked, key: newKey(), tab: tabId(), at: Date.now(), conversation: this.id };
     await this.deliver(entry, question);
   }
 
   /** @param {import("./drafts.js").Unsent} entry @param {import("./question.js").Question|null} question */
-  async deliver(entry, question) {
+  deliver(entry, question) {
     keepUnsent(entry);
     notice("problem", "");
     question?.tell("○ sending");
+    if (question) question.refused = null;
     this.sending += 1;
+    this.underway.add(entry.path);
     const sentAt = performance.now();
+    const decide = () => this.decide(entry, question, sentAt);
+    this.line = this.line.then(decide, decide);
+    return this.line;
+  }
+
+  /** @param {import("./drafts.js").Unsent} kept */
+  async decide(kept, question, sentAt) {
+    const entry = kept.waits ? { ...kept, ...this.messageOf(kept.text), conversation: this.id, waits: false } : kept;
+    if (kept.waits) keepUnsent(entry);
     try {
       const answer = await persist(entry.method, entry.path, { body: entry.body, key: entry.key }, () => {
         notice("send", SENDING_AGAIN);
@@ -246,50 +273,87 @@ export class Conversation {
     } finally {
       this.sending -= 1;
       if (this.isStale && !this.sending) this.refresh();
+      Promise.resolve(this.refreshing).then(() => this.underway.delete(kept.path)); // what was pressed is shown until then
     }
   }
 
   accepted(turn, question, sentAt) {
     const isNew = this.id === null;
+    const isHere = turn.branch_id === (this.shown ?? turn.conversation_id) && question !== null;
+    this.id ??= turn.conversation_id;
+    this.shown ??= turn.conversation_id;
+    this.branch = null; // the server goes on where the newest message was said
+    this.decided += 1;
     if (this.signal.aborted) {
       if (isNew) this.page.onListed();
       return;
     }
     if (isNew) {
-      this.id = turn.conversation_id;
-      this.shown = turn.conversation_id;
       this.hasRead = true;
       this.page.onCreated(this.id);
       this.watch();
     }
-    const isHere = turn.branch_id === this.shown && question !== null;
-    this.branch = null; // the server goes on where the newest message was said
     const isKnown = this.transcript.items.some((one) => one.id === turn.user_message_id);
     if (isHere && !isKnown) {
       question.confirm({ id: turn.user_message_id, turnId: turn.turn_id, seq: turn.seq });
       const row = { id: turn.assistant_message_id, turn_id: turn.turn_id, seq: turn.seq + 1, status: turn.status, reason: null, content: "", kind: turn.kind };
-      this.transcript.expect(row, sentAt);
+      this.heed(this.transcript.expect(row, sentAt));
       this.isStale ||= TERMINAL.has(turn.status); // asked before, and answered: the rows have the text
       this.followFirst();
     } else {
       if (question) this.transcript.remove(question);
       this.transcript.isSticking = true;
       this.asked = { turnId: turn.turn_id, sentAt };
-      this.transcript.answerOf(turn.turn_id)?.sent(sentAt);
+      this.meet();
       this.isStale = true;
     }
   }
 
+  /** Tells the answer that was asked for here that it was, once it is on the page. */
+  meet() {
+    const answer = this.asked && this.transcript.answerOf(this.asked.turnId);
+    if (!answer) return;
+    answer.sent(this.asked.sentAt);
+    this.asked = null;
+    this.heed(answer);
+  }
+
+  /** Stops an answer that was not wanted any more before it was known. @param {import("./answer.js").Answer} answer */
+  heed(answer) {
+    if (this.isUnwanted) this.stop(answer);
+    this.isUnwanted = false;
+  }
+
   refused(error, entry, question) {
-    if (error.status === 401) {
+    this.isUnwanted = false;
+    if (this.signal.aborted) {
+      toDraft(entry);
+      this.page.onKept();
+    } else if (error.status === 401) {
       if (entry.text) this.page.giveBack(entry.text, { always: true });
-      return this.page.onSignedOut();
+    } else {
+      this.isStale ||= ["stale-parent", "turn-in-progress", "not-found"].includes(error.code);
+      if (question) return this.offerAgain(error, entry, question);
+      // The form has it again; where there is none, the field below.
+      const edited = this.transcript.items.find((one) => one.id && entry.path.endsWith(`/messages/${one.id}`));
+      if (entry.text && !edited?.edit(entry.text)) this.page.giveBack(entry.text, { always: true });
+      notice("problem", told(error));
     }
-    if (this.signal.aborted) return toDraft(entry);
-    if (["stale-parent", "turn-in-progress", "not-found"].includes(error.code)) this.isStale = true;
-    if (!question) return notice("problem", told(error), entry.text ? { word: "Send it again", act: () => this.deliver({ ...entry, at: Date.now() }, null) } : null);
-    const again = el("button", { type: "button", class: "link", onclick: () => this.deliver({ ...entry, at: Date.now() }, question) }, "Send again");
-    const back = el("button", { type: "button", class: "link", onclick: () => { if (this.page.giveBack(entry.text)) this.transcript.remove(question); } }, "Take it back");
+    if (error.status === 401) this.page.onSignedOut();
+  }
+
+  /** A message that was refused stays on the page, and its text in the browser, until something is done with it. */
+  offerAgain(error, entry, question) {
+    question.refused = { ...entry, isRefused: true };
+    keepUnsent(question.refused);
+    const send = () => this.deliver({ ...entry, at: Date.now(), waits: true }, question);
+    const take = () => {
+      if (!this.page.giveBack(entry.text)) return;
+      dropUnsent(entry.key);
+      this.transcript.remove(question);
+    };
+    const again = el("button", { type: "button", class: "link", onclick: send }, "Send again");
+    const back = el("button", { type: "button", class: "link", onclick: take }, "Take it back");
     question.tell(`✕ not sent: ${told(error)}`, again, back);
     this.transcript.stick();
   }
@@ -310,10 +374,11 @@ export class Conversation {
     }
   }
 
-  /** Ends the answer that is being written. */
+  /** Ends the answer that is being written, or the one that is being asked for. */
   stopRunning() {
     const first = this.transcript.open[0];
     if (first) this.stop(first);
+    else this.isUnwanted = this.sending > 0;
   }
 }
 

@@ -26,14 +26,19 @@ export function el(tag, attributes = {}, ...children) {
 export const offscreen = (text) => el("span", { class: "offscreen" }, text);
 
 /**
- * Makes a part of the page anew; the button that had the focus has it afterwards, where there is one.
- * @param {HTMLElement} node @param {(Node|string)[]} children buttons have names in `data-act`
+ * Makes a part of the page anew. What had the focus has it afterwards, or what is around the part:
+ * never another button, which the next key would press.
+ * @param {HTMLElement} node @param {(Node|string)[]} children what takes the focus has a name in `data-act`
  */
 export function redraw(node, children) {
   const active = /** @type {HTMLElement} */ (document.activeElement);
-  const name = node.contains(active) ? active.dataset.act : null;
+  const hadFocus = node.contains(active);
   node.replaceChildren(...children);
-  if (name) /** @type {HTMLElement} */ (node.querySelector(`[data-act="${name}"]`))?.focus();
+  if (!hadFocus) return;
+  const same = /** @type {HTMLElement} */ (node.querySelector(`[data-act="${active.dataset.act}"]:not(:disabled)`));
+  const target = same ?? node.parentElement;
+  if (!same) target.tabIndex = -1;
+  target.focus({ preventScroll: !same });
 }
 
 /** @param {number|null|undefined} value */

@@ -11,8 +11,10 @@ const KEY_LIFETIME_MS = 20 * 3600_000; // the server knows a key for 24 hours; t
 
 /**
  * A request that is owed an answer of the server. Its key makes every repeat safe.
+ * One that `waits` was never sent: where it goes is decided when the one before it is. One that
+ * `isRefused` is a text and nothing else.
  * @typedef {{key: string, tab: string, at: number, conversation: string|null, text: string,
- *            method: string, path: string, body: any}} Unsent
+ *            method: string, path: string, body: any, waits?: boolean, isRefused?: boolean}} Unsent
  */
 
 /** @param {string|null} conversation */
@@ -46,10 +48,12 @@ export function holdTab() {
   navigator.locks?.request(`${TAB}.${tabId()}`, { ifAvailable: true }, (lock) => (lock ? new Promise(() => {}) : null));
 }
 
-/** @param {Unsent} entry */
+/** Keeps a request, in its place among the others. @param {Unsent} entry */
 export function keepUnsent(entry) {
-  const others = allUnsent().filter((one) => one.key !== entry.key);
-  write(UNSENT, [...others, entry].slice(-MAX_UNSENT));
+  const all = allUnsent();
+  const place = all.findIndex((one) => one.key === entry.key);
+  all.splice(place < 0 ? all.length : place, 1, entry);
+  write(UNSENT, all.slice(-MAX_UNSENT));
 }
 
 /** @param {string} key */
@@ -58,15 +62,15 @@ export function dropUnsent(key) {
 }
 
 /**
- * What this tab, or a tab that was closed, did not see confirmed. Entries whose key the server may
- * have forgotten are not sent again: they become drafts.
+ * What this tab, or a tab that was closed, did not see confirmed. Entries that were refused, or
+ * whose key the server may have forgotten, are not sent again: they become drafts.
  * @returns {Promise<Unsent[]>}
  */
 export async function takeUnsent() {
   const open = new Set((await navigator.locks?.query())?.held?.map((lock) => lock.name) ?? []);
   const mine = allUnsent().filter((one) => one.tab === tabId() || (navigator.locks && !open.has(`${TAB}.${one.tab}`)));
   const [fresh, old] = [[], []];
-  for (const one of mine) (Math.abs(Date.now() - one.at) < KEY_LIFETIME_MS ? fresh : old).push(one);
+  for (const one of mine) (!one.isRefused && Math.abs(Date.now() - one.at) < KEY_LIFETIME_MS ? fresh : old).push(one);
   for (const one of old) toDraft(one);
   for (const one of fresh) keepUnsent({ ...one, tab: tabId() });
   return fresh;

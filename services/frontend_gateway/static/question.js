@@ -1,7 +1,7 @@
 // One message of the user: its text, its versions, and changing it.
 import { copy, el, redraw } from "./dom.js";
 
-/** @typedef {{edit: (question: Question, text: string) => void}} QuestionActs */
+/** @typedef {{edit: (question: Question, text: string) => void, giveBack: (text: string) => void}} QuestionActs */
 
 export class Question {
   /** @param {any} row @param {QuestionActs} acts */
@@ -13,6 +13,7 @@ export class Question {
     this.acts = acts;
     this.switch = null;
     this.form = null;
+    this.refused = null; // the request that the server refused; the text is not stored anywhere
     this.body = el("div", { class: "text" }, row.content);
     this.meta = el("div", { class: "meta" });
     this.node = el("article", { class: "message user", "aria-label": "You", "data-id": row.id }, this.body, this.meta);
@@ -23,6 +24,12 @@ export class Question {
   get isUnsent() { return !this.id; }
 
   update() { /* what was said does not change */ }
+
+  /** What would be lost with this message: another version that is being written; or nothing. */
+  get unsaid() {
+    const text = this.form?.querySelector("textarea").value.trim() ?? "";
+    return text === this.text.trim() ? "" : text;
+  }
 
   /** The server has stored it. */
   confirm({ id, turnId, seq }) {
@@ -47,11 +54,15 @@ export class Question {
     redraw(this.meta, parts);
   }
 
-  /** Turns the text into a field; saying it again makes a version beside this one. */
-  edit() {
-    if (this.form || this.isUnsent) return;
-    const field = el("textarea", { class: "field", "aria-label": "Your message, said in other words", rows: Math.min(10, this.text.split("\n").length) });
-    field.value = this.text;
+  /**
+   * Turns the text into a field; saying it again makes a version beside this one.
+   * @param {string} [text] what was written before @returns {boolean} false where somebody writes one already
+   */
+  edit(text = this.text) {
+    if (this.form || this.isUnsent) return false;
+    const active = document.activeElement;
+    const field = el("textarea", { class: "field", "aria-label": "Your message, said in other words", rows: Math.min(10, text.split("\n").length) });
+    field.value = text;
     const close = () => {
       this.form?.replaceWith(this.body);
       this.form = null;
@@ -61,9 +72,9 @@ export class Question {
     const send = (event) => {
       event.preventDefault();
       if (!field.value.trim()) return;
-      const text = field.value;
+      const said = field.value;
       close();
-      if (text !== this.text) this.acts.edit(this, text);
+      if (said !== this.text) this.acts.edit(this, said);
     };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
@@ -76,7 +87,9 @@ export class Question {
         el("button", { class: "button", type: "button", onclick: close }, "Keep the old one")));
     this.body.replaceWith(this.form);
     this.meta.hidden = true;
+    if (text !== this.text && active.matches("textarea")) return true; // brought back while something else is written
     field.focus();
     field.setSelectionRange(field.value.length, field.value.length);
+    return true;
   }
 }

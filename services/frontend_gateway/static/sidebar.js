@@ -17,6 +17,7 @@ export class Sidebar {
     this.oldest = null;
     this.asked = 0;
     this.failures = 0; // since the list was read last
+    this.isStale = false; // it was read while somebody wrote a title, and not shown
     this.list = $("conversations");
     let timer = 0;
     $("search").addEventListener("input", () => {
@@ -40,11 +41,13 @@ export class Sidebar {
       if (no !== this.asked) return; // what was typed meanwhile has been asked for
       this.failures = 0;
       notice("list", "");
+      this.isStale = this.list.querySelector(".rename") !== null;
+      if (this.isStale) return;
       this.oldest = list.last_id ?? this.oldest;
       $("older").hidden = !list.has_more;
       const items = list.data.map((row) => this.item(row));
       if (older) this.list.append(...items);
-      else this.list.replaceChildren(...this.deletedItems(), ...items);
+      else this.redraw(() => this.list.replaceChildren(...this.deletedItems(), ...items));
       this.entitle();
       $("none").hidden = this.list.children.length > 0;
       $("none").textContent = this.query ? "No title has these words." : "No conversations yet.";
@@ -56,6 +59,18 @@ export class Sidebar {
       if (error.retryable) pause(backoff(this.failures++)).then(again);
     }
   }
+
+  /** Changes the list; the focus stays on the same button of the same row. @param {() => void} change */
+  redraw(change) {
+    const active = document.activeElement;
+    const row = this.list.contains(active) ? active.closest("li") : null;
+    const place = row && [...row.querySelectorAll("a, button")].indexOf(active);
+    change();
+    if (row) this.rowOf(row.dataset.row)?.querySelectorAll("a, button")[place]?.focus({ preventScroll: true });
+  }
+
+  /** @param {string} id */
+  rowOf(id) { return this.list.querySelector(`li[data-row="${CSS.escape(id)}"]`); }
 
   /** @param {string|null} id */
   mark(id) {
@@ -79,7 +94,7 @@ export class Sidebar {
     const time = el("time", { datetime: row.created_at, title: at.toLocaleString() }, ago(at, now()));
     const link = el("a", { href: `#${row.id}`, "data-id": row.id, "aria-current": row.id === this.current ? "page" : null },
       el("span", { class: "name" }, name), time);
-    const node = el("li", {}, link, el("div", { class: "row-acts" },
+    const node = el("li", { "data-row": row.id }, link, el("div", { class: "row-acts" },
       el("button", { type: "button", class: "button icon", title: "Rename", onclick: () => this.rename(node, row) }, el("span", { "aria-hidden": "true" }, "✎"), offscreen(`Rename ${short(name)}`)),
       el("button", { type: "button", class: "button icon", title: "Delete", onclick: () => this.remove(node, row) }, el("span", { "aria-hidden": "true" }, "✕"), offscreen(`Delete ${short(name)}`))));
     return node;
@@ -95,6 +110,7 @@ export class Sidebar {
       const fresh = this.item(next);
       form.replaceWith(fresh);
       fresh.querySelector("button").focus();
+      if (this.isStale) this.load();
     };
     const save = async (event) => {
       event.preventDefault();
@@ -127,8 +143,11 @@ export class Sidebar {
     }
     keepDeleted([...deleted().filter((one) => one.id !== row.id), { id: row.id, title: row.title, created_at: row.created_at, at: now() }]);
     const gone = this.deletedItem(deleted().find((one) => one.id === row.id));
-    node.replaceWith(gone);
+    const shown = node.isConnected ? node : this.rowOf(row.id); // the list may have been read meanwhile
+    if (shown) shown.replaceWith(gone);
+    else this.list.prepend(gone);
     gone.querySelector("button").focus();
+    if (!this.query) this.load(); // a list that is on its way has it still
     if (row.id === this.current) this.acts.open(null);
   }
 
@@ -139,7 +158,7 @@ export class Sidebar {
   deletedItem(entry) {
     const minutes = Math.max(1, Math.ceil((entry.at + UNDO_MS - now()) / 60_000));
     const undo = el("button", { type: "button", class: "link", onclick: () => this.restore(entry, node) }, "Undo", offscreen(` deleting ${short(entry.title || "Untitled")}`));
-    const node = el("li", { class: "deleted" }, el("span", { class: "name" }, `Deleted: ${entry.title || "Untitled"}`),
+    const node = el("li", { class: "deleted", "data-row": entry.id }, el("span", { class: "name" }, `Deleted: ${entry.title || "Untitled"}`),
       el("span", { class: "quiet" }, undo, ` possible for ${minutes} min`));
     return node;
   }
@@ -172,8 +191,10 @@ export class Sidebar {
     keepDeleted(kept);
     const shown = this.list.querySelectorAll(".deleted");
     if (shown.length === 0) return;
-    for (const node of shown) node.remove();
-    if (!this.query) this.list.prepend(...this.deletedItems());
+    this.redraw(() => {
+      for (const node of shown) node.remove();
+      if (!this.query) this.list.prepend(...this.deletedItems());
+    });
   }
 }
 

@@ -3,7 +3,8 @@ import { $, el } from "./dom.js";
 import { Answer } from "./answer.js";
 import { Question } from "./question.js";
 
-const NEAR_END = 48; // pixels from the end that still count as reading the newest
+const NEAR_END = 48; // pixels from the end where somebody who comes down reads the newest again
+const AT_END = 2; // pixels; less is rounding
 
 export class Transcript {
   /**
@@ -23,8 +24,9 @@ export class Transcript {
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries));
     const scroll = $("scroll");
     scroll.addEventListener("scroll", () => this.onScroll(), { signal, passive: true });
-    const size = new ResizeObserver(() => this.stick());
+    const size = new ResizeObserver(() => this.stick()); // of the window, the field below, or a line under an answer
     size.observe(scroll);
+    size.observe(this.box);
     signal.addEventListener("abort", () => { size.disconnect(); this.seen.disconnect(); }, { once: true });
   }
 
@@ -44,11 +46,13 @@ export class Transcript {
    * Shows the newest messages as the server lists them, oldest first.
    * @param {any[]} rows @param {{isWhole: boolean, keepsOlder: boolean}} about whether nothing stands
    *   before the rows, and whether older messages on the page belong to the same branch
+   * @returns {boolean} whether older messages stay on the page
    */
   reconcile(rows, { isWhole, keepsOlder }) {
     const known = new Map(this.items.map((one) => [one.id, one]));
-    const first = rows[0]?.seq ?? Infinity;
-    const older = keepsOlder ? this.items.filter((one) => one.id && one.seq < first) : [];
+    // Without a row that is on the page already, others may be missing between its rows and these.
+    const isJoined = keepsOlder && !isWhole && rows.some((row) => known.has(row.id));
+    const older = isJoined ? this.items.filter((one) => one.id && one.seq < rows[0].seq) : [];
     const unsent = this.items.filter((one) => one instanceof Question && one.isUnsent);
     const shown = rows.map((row) => {
       const item = known.get(row.id) ?? this.make(row);
@@ -57,9 +61,10 @@ export class Transcript {
     });
     this.place([...older, ...shown, ...unsent]);
     if (isWhole && this.earlier) this.offerEarlier(null);
-    if (this.items.length > 0) return;
+    if (this.items.length > 0) return older.length > 0;
     this.box.replaceChildren(el("div", { class: "empty" }, el("h2", {}, "Nothing was said here yet"),
       el("p", {}, "Write a message below to begin.")));
+    return false;
   }
 
   /** Puts older messages before those on the page, without moving what is read. */
@@ -91,8 +96,8 @@ export class Transcript {
     if (known) return known;
     const answer = new Answer(row, this.acts, this.signal);
     Object.assign(answer, { sentAt, isAwaited: true });
-    this.place([...this.items, answer]);
-    this.stick(true);
+    // Messages that were sent after its own may wait for the server still.
+    this.place([...this.items, answer].sort((one, other) => (one.seq === other.seq ? 0 : one.seq - other.seq)));
     return answer;
   }
 
@@ -113,6 +118,8 @@ export class Transcript {
 
   /** @param {(() => void)|null} act what loads older messages; null where there are none */
   offerEarlier(act) {
+    if (act && this.earlier) return;
+    if (this.earlier && this.earlier === document.activeElement) $("scroll").focus({ preventScroll: true });
     this.earlier?.remove();
     this.earlier = act && el("button", { type: "button", class: "link earlier", onclick: act }, "Show earlier messages");
     if (this.earlier) this.box.prepend(this.earlier);
@@ -139,7 +146,7 @@ export class Transcript {
   /** Makes the page show these items in this order, touching only what changed. */
   place(items) {
     const kept = new Set(items);
-    for (const old of this.items) if (!kept.has(old)) old.node.remove();
+    for (const old of this.items) if (!kept.has(old)) this.drop(old);
     this.items = items;
     const open = this.open;
     items.forEach((item, index) => {
@@ -151,6 +158,14 @@ export class Transcript {
     });
     this.box.querySelector(":scope > .empty, :scope > .loading")?.remove();
     this.stick();
+  }
+
+  /** @param {Question|Answer} item */
+  drop(item) {
+    if (item.node.contains(document.activeElement)) $("scroll").focus({ preventScroll: true });
+    item.node.remove();
+    if (item instanceof Answer) item.leave();
+    else if (item.unsaid) this.acts.giveBack(item.unsaid);
   }
 
   /** What an answer cannot know by itself: how many are before it, and whether it is gone on from. */
@@ -171,10 +186,11 @@ export class Transcript {
   /** Leaves the end only with somebody who goes up: it also gets farther away by text that came meanwhile. */
   onScroll() {
     const { scrollTop: top, scrollHeight: height, clientHeight } = $("scroll");
-    const isUp = top < this.last.top - 1 && height >= this.last.height;
+    const isUp = top < this.last.top && height >= this.last.height;
+    const below = height - top - clientHeight;
     this.last = { top, height };
-    if (height - top - clientHeight < NEAR_END) this.isSticking = true;
-    else if (isUp) this.isSticking = false;
+    if (isUp && below > AT_END) this.isSticking = false;
+    else if (below < NEAR_END) this.isSticking = true;
     if (isUp) $("newest").hidden = this.isSticking;
     else this.stick();
   }
