@@ -71,14 +71,15 @@ async def test_thirty_seconds_offline_lose_and_repeat_nothing(visitor: Visitor) 
     chat, page = visitor.chat, visitor.page
     await page.clock.install()
     await page.reload()
-    await chat.send(visitor.script("far away", deltas=WORDS, delay_ms=150))
-    await expect(chat.prose).to_contain_text("word8")
+    await chat.send(visitor.script("far away", deltas=WORDS, hang_after=20))
+    await expect(chat.prose).to_contain_text("word19")
     await visitor.context.set_offline(True)
     gateway = visitor.house.process("frontend_gateway")
     await gateway.kill()  # the browser keeps what is connected already
     await gateway.restart()
     await expect(chat.notice).to_contain_text("Reconnecting", timeout=WITHIN_MS)
     await page.get_by_label("Search titles").fill("no such words")
+    visitor.house.provider.release()
     await visitor.ended(1)
     for _ in range(OFFLINE_S // STEP_S):
         await page.clock.run_for(STEP_S * 1_000)
@@ -95,12 +96,13 @@ async def test_a_gateway_that_is_killed_in_mid_answer_costs_a_line_and_nothing_e
     visitor: Visitor,
 ) -> None:
     chat = visitor.chat
-    await chat.send(visitor.script("killed", deltas=WORDS, delay_ms=60))
-    await expect(chat.prose).to_contain_text("word8")
+    await chat.send(visitor.script("killed", deltas=WORDS, hang_after=20, delay_ms=20))
+    await expect(chat.prose).to_contain_text("word19")
     gateway = visitor.house.process("frontend_gateway")
     await gateway.kill()
     await expect(chat.notice).to_contain_text("Reconnecting")
     await gateway.restart()
+    visitor.house.provider.release()
     await chat.see(WHOLE)
     await as_stored(visitor, chat)
 

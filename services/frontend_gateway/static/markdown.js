@@ -46,20 +46,25 @@ export function blocksOf(text, links) {
 export const isShown = (token) => token.type !== "space" && token.type !== "def";
 
 /**
- * Makes the children of `parent` from the one at `first` on show these blocks; one that shows the
+ * Makes the children of `parent` behind `after`, or all, show these blocks; one that shows the
  * same already stays, so that what a reader selected in it stays too.
- * @param {Element} parent @param {Token[]} tokens @param {number} [first] @param {number} [depth]
+ * @param {Element} parent @param {Token[]} tokens @param {Element|null} [after] @param {number} [depth]
  */
-export function patch(parent, tokens, first = 0, depth = 0) {
-  let place = first;
+export function patch(parent, tokens, after = null, depth = 0) {
+  // From sibling to sibling: looking a child up by its number counts all before it, after each change anew.
+  let old = after ? after.nextElementSibling : parent.firstElementChild;
   for (const token of tokens) {
     if (!isShown(token)) continue;
-    const old = parent.children[place];
+    const next = old ? old.nextElementSibling : null;
     if (!old) parent.append(nodeOf(token, depth));
     else if (!keeps(old, token, depth)) old.replaceWith(nodeOf(token, depth));
-    place += 1;
+    old = next;
   }
-  while (parent.children.length > place) parent.lastElementChild.remove();
+  while (old) {
+    const next = old.nextElementSibling;
+    old.remove();
+    old = next;
+  }
 }
 
 /** Whether an element shows a block already, or could be made to by changing a part of it. */
@@ -75,7 +80,7 @@ function keeps(node, token, depth) {
     return true;
   }
   if (token.type === "list" && old.ordered === token.ordered && old.start === token.start && old.loose === token.loose) {
-    patch(node, token.items, 0, depth + 1);
+    patch(node, token.items, null, depth + 1);
     node.token = token;
     return true;
   }
@@ -104,18 +109,18 @@ const BLOCKS = {
   hr: () => el("hr"),
   blockquote: (token, depth) => {
     const node = el("blockquote");
-    patch(node, token.tokens, 0, depth + 1);
+    patch(node, token.tokens, null, depth + 1);
     return node;
   },
   list: (token, depth) => {
     const start = token.ordered && token.start !== 1 ? token.start : null;
     const node = el(token.ordered ? "ol" : "ul", { start, class: token.loose ? "loose" : null });
-    patch(node, token.items, 0, depth + 1);
+    patch(node, token.items, null, depth + 1);
     return node;
   },
   list_item: (token, depth) => {
     const node = el("li", { class: token.task ? "task" : null });
-    patch(node, token.tokens, 0, depth + 1);
+    patch(node, token.tokens, null, depth + 1);
     return node;
   },
   code: codeBlock,

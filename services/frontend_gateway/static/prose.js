@@ -27,7 +27,7 @@ export class Prose {
     this.isFinished = false;
     this.upto = 0; // characters of the source that are shown
     this.frozen = 0; // of these, in blocks that will not change
-    this.frozenNodes = 0;
+    this.lastFrozen = null; // the element of the last of them
     this.opener = ""; // first line of the code block in whose middle the frozen part ends
     this.links = {}; // definitions in blocks that will not change
     this.hasLinks = false; // whether there are any; what stood before them was made without
@@ -85,13 +85,16 @@ export class Prose {
     if (this.upto < this.source.length) this.later();
   }
 
+  /** The first element that can still change. */
+  get firstOpen() { return this.lastFrozen ? this.lastFrozen.nextElementSibling : this.node.firstElementChild; }
+
   draw() {
     const tail = this.opener + this.source.slice(this.frozen, this.upto);
     const links = { ...this.links };
     const tokens = blocksOf(tail, links);
     this.hasLinks ||= Object.keys(links).length > 0;
-    patch(this.node, tokens, this.frozenNodes);
-    if (this.opener) this.node.children[this.frozenNodes]?.classList.add("goes-on");
+    patch(this.node, tokens, this.lastFrozen);
+    if (this.opener) this.firstOpen?.classList.add("goes-on");
     this.freeze(tokens, tail);
   }
 
@@ -109,8 +112,8 @@ export class Prose {
       if (token.type === "def") this.links[token.tag] ??= { href: token.href, title: token.title };
       if (isShown(token)) {
         left -= 1;
-        forget(this.node.children[this.frozenNodes]);
-        this.frozenNodes += 1;
+        this.lastFrozen = this.firstOpen;
+        forget(this.lastFrozen);
       }
     }
     const start = this.frozen - this.opener.length; // where the tail begins
@@ -130,12 +133,12 @@ export class Prose {
     if (!fence || lineEnd <= fence[0].length) return;
     if (token.raw.trimEnd().endsWith(fence[1])) return; // closed
     const kept = token.raw.slice(0, lineEnd);
-    const place = this.node.children.length - 1;
-    patch(this.node, [{ ...token, raw: kept, text: kept.slice(fence[0].length, -1) }], place);
-    if (this.opener) this.node.children[place].classList.add("goes-on");
-    forget(this.node.children[place]);
+    const before = this.node.lastElementChild.previousElementSibling;
+    patch(this.node, [{ ...token, raw: kept, text: kept.slice(fence[0].length, -1) }], before);
+    this.lastFrozen = this.node.lastElementChild;
+    if (this.opener) this.lastFrozen.classList.add("goes-on");
+    forget(this.lastFrozen);
     this.frozen = start + lineEnd;
-    this.frozenNodes = place + 1;
     this.opener = fence[0];
   }
 }
