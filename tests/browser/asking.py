@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Locator, expect
 
 from services.frontend_gateway.core.turns import TurnView
 from tests.browser.opening import Chat, opened
@@ -85,3 +85,12 @@ async def answered(chat: Chat, rig: GatewayRig, question: str, text: str, **end:
     await rig.finish(turn, text, f"1-{len(pieces) + 1}", **end)
     await chat.see_end_of(turn.assistant_message_id)
     return turn
+
+
+async def refused(chat: Chat, rig: GatewayRig, text: str) -> Locator:
+    """Send a message that the server refuses, as all further ones, after one that was answered."""
+    await answered(chat, rig, "Hello?", "Hello.")
+    rig.ingestion.problem = {"code": "quota-exceeded", "detail": "9 turns wait already."}
+    await chat.send(text)
+    await expect(chat.questions.last).to_contain_text("not sent: 9 turns wait already")
+    return chat.questions.last

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Error, Page, Route, expect
 
 from services.frontend_gateway.core.turns import TurnView
-from tests.browser.asking import answered, ask, chatting, streamed, turns
+from tests.browser.asking import answered, ask, chatting, refused, streamed, turns
 from tests.browser.opening import WITHIN_MS, Chat
 from tests.rig.gateway import GatewayRig, started
 from tests.rig.waiting import until
@@ -205,10 +205,7 @@ async def test_a_refused_message_is_not_lost_by_leaving_it(
     rig: GatewayRig, browser: Browser
 ) -> None:
     async with chatting(rig, browser) as chat:
-        await answered(chat, rig, "Hello?", "Hello.")
-        rig.ingestion.problem = {"code": "quota-exceeded", "detail": "9 turns wait already."}
-        await chat.send("One too many")
-        await expect(chat.questions.last).to_contain_text("not sent")
+        await refused(chat, rig, "One too many")
         await chat.page.get_by_role("button", name="New conversation").click()
         await expect(chat.composer).to_have_value("")
         await chat.list.get_by_role("link").click()

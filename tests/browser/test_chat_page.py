@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Browser, CDPSession, Page, Request, expect
 
 from services.frontend_gateway.core.turns import TurnView
-from tests.browser.asking import LONG, answered, ask, chatting, streamed, turns
+from tests.browser.asking import LONG, answered, ask, chatting, refused, streamed, turns
 from tests.rig.gateway import GatewayRig
 from tests.rig.waiting import until
 
@@ -214,11 +214,7 @@ async def test_a_message_that_is_refused_can_be_taken_back(
     rig: GatewayRig, browser: Browser
 ) -> None:
     async with chatting(rig, browser) as chat:
-        await answered(chat, rig, "Hello?", "Hello.")
-        rig.ingestion.problem = {"code": "quota-exceeded", "detail": "9 turns wait already."}
-        await chat.send("One too many")
-        question = chat.questions.last
-        await expect(question).to_contain_text("not sent: 9 turns wait already")
+        question = await refused(chat, rig, "One too many")
         await question.get_by_role("button", name="Take it back").click()
         await expect(chat.composer).to_have_value("One too many")
         await expect(chat.questions).to_have_count(1)
