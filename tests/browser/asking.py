@@ -39,6 +39,8 @@ def crossing(minutes: int = 40) -> str:
 """
 """An answer with every kind of block."""
 
+REFUSAL = {"code": "quota-exceeded", "detail": "9 turns wait already."}
+
 
 @contextlib.asynccontextmanager
 async def chatting(rig: GatewayRig, browser: Browser, *, width: int = 1280) -> AsyncIterator[Chat]:
@@ -90,7 +92,7 @@ async def answered(chat: Chat, rig: GatewayRig, question: str, text: str, **end:
 async def refused(chat: Chat, rig: GatewayRig, text: str) -> Locator:
     """Send a message that the server refuses, as all further ones, after one that was answered."""
     await answered(chat, rig, "Hello?", "Hello.")
-    rig.ingestion.problem = {"code": "quota-exceeded", "detail": "9 turns wait already."}
+    rig.ingestion.problem = REFUSAL
     await chat.send(text)
     await expect(chat.questions.last).to_contain_text("not sent: 9 turns wait already")
     return chat.questions.last

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Error, Page, Route, expect
 
 from services.frontend_gateway.core.turns import TurnView
-from tests.browser.asking import answered, ask, chatting, refused, streamed, turns
+from tests.browser.asking import REFUSAL, answered, ask, chatting, refused, streamed, turns
 from tests.browser.opening import WITHIN_MS, Chat
 from tests.rig.gateway import GatewayRig, started
 from tests.rig.waiting import until
@@ -221,6 +221,35 @@ async def test_a_refused_message_is_not_lost_by_leaving_it(
         await chat.page.get_by_role("button", name="New conversation").click()
         await chat.list.get_by_role("link").click()
         await expect(chat.composer).to_have_value("One too many\n\nHello there")
+
+
+async def test_a_refused_text_joins_what_is_written_meanwhile(
+    rig: GatewayRig, browser: Browser
+) -> None:
+    async with chatting(rig, browser) as chat:
+        rig.ingestion.problem = REFUSAL
+        async with holding(chat.page, "**/v1/conversations", "POST") as asked:
+            await chat.send("Hello?")
+            await asked.has(1)
+            await chat.page.get_by_role("button", name="New conversation").click()
+            await expect(chat.questions).to_have_count(0)
+            await chat.composer.press_sequentially("Something else")
+        await expect(chat.composer).to_have_value("Something else\n\nHello?")
+
+
+async def test_a_refused_beginning_belongs_to_the_conversation_that_began_after_it(
+    rig: GatewayRig, browser: Browser
+) -> None:
+    async with chatting(rig, browser) as chat:
+        rig.ingestion.problem = REFUSAL
+        await chat.send("One too many")
+        await expect(chat.questions).to_contain_text("not sent")
+        rig.ingestion.problem = None
+        await chat.send("Hello?")
+        await turns(rig, 1)
+        await expect(chat.answers).to_have_count(1)
+        await chat.page.reload()
+        await expect(chat.composer).to_have_value("One too many")
 
 
 # What is shown

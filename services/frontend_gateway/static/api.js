@@ -5,6 +5,7 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
 const SILENCE_MS = 40_000; // two heartbeats and some: a connection that says less is dead
 const ANSWER_MS = 30_000; // longer than the server may take to decide: a connection that says nothing by then is dead
+const WHOLE_MS = 120_000; // a page of long messages may take its time, but not for ever
 // A browser allows six connections to a server for all tabs together: one that nobody looks at gives its own back.
 const HIDDEN_MS = 10_000;
 
@@ -48,13 +49,14 @@ export async function request(method, path, { body, key, signal } = {}) {
   const stop = () => connection.abort();
   signal?.addEventListener("abort", stop);
   if (signal?.aborted) stop();
-  const timer = setTimeout(stop, ANSWER_MS);
+  let timer = setTimeout(stop, ANSWER_MS);
   try {
     const answer = await fetch(path, {
       method, headers, signal: connection.signal, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
     });
-    clearTimeout(timer); // a long answer may take its time
+    clearTimeout(timer);
+    timer = setTimeout(stop, WHOLE_MS);
     const date = Date.parse(answer.headers.get("date") || "");
     if (!Number.isNaN(date)) skewMs = date - Date.now();
     if (!answer.ok) throw await problemOf(answer);

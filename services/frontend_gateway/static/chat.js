@@ -37,9 +37,16 @@ const acts = {
     showState("This conversation was deleted", "It can be brought back for a while.", undo);
     sidebar.load();
   },
-  onKept: () => composer.reopen(),
+  onKept: putBack,
   giveBack: (text, how) => composer.giveBack(text, how),
 };
+
+/** A text that was not sent: into the field where its conversation is open, else its draft. @param {import("./drafts.js").Unsent} entry */
+function putBack(entry) {
+  if (!entry.text || entry.conversation !== composer.conversation) return toDraft(entry);
+  composer.giveBack(entry.text, { always: true });
+  dropUnsent(entry.key);
+}
 
 /** Opens a conversation, or the empty page for a new one. @param {string|null} id */
 function go(id) {
@@ -110,8 +117,7 @@ async function resumeElsewhere(unsent) {
       dropUnsent(entry.key);
       sidebar.load();
     } catch {
-      toDraft(entry);
-      composer.reopen();
+      putBack(entry);
     }
   }
 }

@@ -16,7 +16,7 @@ const SENDING_AGAIN = "Sending again: the server did not confirm it yet. It is s
 /**
  * What the page does for a conversation.
  * @typedef {{onCreated: (id: string) => void, onListed: () => void, onSignedOut: () => void, onGone: (error: any) => void,
- *            onDeleted: (id: string) => void, onChanged: () => void, onKept: () => void, giveBack: (text: string, how?: {always: boolean}) => boolean}} PageActs
+ *            onDeleted: (id: string) => void, onChanged: () => void, onKept: (entry: import("./drafts.js").Unsent) => void, giveBack: (text: string, how?: {always: boolean}) => boolean}} PageActs
  */
 
 export class Conversation {
@@ -289,6 +289,7 @@ export class Conversation {
       return;
     }
     if (isNew) {
+      for (const one of this.transcript.items) if (one.refused) keepUnsent(one.refused = { ...one.refused, conversation: this.id });
       this.hasRead = true;
       this.page.onCreated(this.id);
       this.watch();
@@ -327,8 +328,7 @@ export class Conversation {
   refused(error, entry, question) {
     this.isUnwanted = false;
     if (this.signal.aborted) {
-      toDraft(entry);
-      this.page.onKept();
+      this.page.onKept(entry);
     } else if (error.status === 401) {
       if (entry.text) this.page.giveBack(entry.text, { always: true });
     } else {

@@ -38,7 +38,7 @@ export function redraw(node, children) {
   const same = /** @type {HTMLElement} */ (node.querySelector(`[data-act="${active.dataset.act}"]:not(:disabled)`));
   const target = same ?? node.parentElement;
   if (!same) target.tabIndex = -1;
-  target.focus({ preventScroll: !same });
+  target.focus({ preventScroll: true }); // the reader may be elsewhere
 }
 
 /** @param {number|null|undefined} value */

@@ -16,6 +16,7 @@ export class Sidebar {
     this.current = null;
     this.oldest = null;
     this.asked = 0;
+    this.reading = 0; // lists that are on their way
     this.failures = 0; // since the list was read last
     this.isStale = false; // it was read while somebody wrote a title, and not shown
     this.list = $("conversations");
@@ -36,6 +37,7 @@ export class Sidebar {
     const parameters = new URLSearchParams({ limit: String(PAGE) });
     if (this.query) parameters.set("query", this.query);
     if (older && this.oldest) parameters.set("after", this.oldest);
+    this.reading += 1;
     try {
       const list = await request("GET", `/v1/conversations?${parameters}`);
       if (no !== this.asked) return; // what was typed meanwhile has been asked for
@@ -57,6 +59,8 @@ export class Sidebar {
       const again = () => { if (no === this.asked) this.load({ older }); };
       notice("list", told(error), { word: "Try again", act: again });
       if (error.retryable) pause(backoff(this.failures++)).then(again);
+    } finally {
+      this.reading -= 1;
     }
   }
 
@@ -147,7 +151,7 @@ export class Sidebar {
     if (shown) shown.replaceWith(gone);
     else this.list.prepend(gone);
     gone.querySelector("button").focus();
-    if (!this.query) this.load(); // a list that is on its way has it still
+    if (this.reading && !this.query) this.load(); // that list has it still
     if (row.id === this.current) this.acts.open(null);
   }
 
@@ -167,7 +171,7 @@ export class Sidebar {
     try {
       const row = await request("POST", `/v1/conversations/${entry.id}/restore`);
       keepDeleted(deleted().filter((one) => one.id !== entry.id));
-      node?.replaceWith(this.item(row));
+      (node?.isConnected ? node : this.rowOf(entry.id))?.replaceWith(this.item(row)); // the list may have been read meanwhile
       this.acts.open(entry.id);
     } catch (error) {
       if (error.status === 404 || error.status === 410) {

@@ -186,8 +186,9 @@ export class Transcript {
   /** Leaves the end only with somebody who goes up: it also gets farther away by text that came meanwhile. */
   onScroll() {
     const { scrollTop: top, scrollHeight: height, clientHeight } = $("scroll");
-    const isUp = top < this.last.top && height >= this.last.height;
     const below = height - top - clientHeight;
+    // A page that got shorter goes up by itself; but never by a whole window.
+    const isUp = top < this.last.top && (height >= this.last.height || below > clientHeight);
     this.last = { top, height };
     if (isUp && below > AT_END) this.isSticking = false;
     else if (below < NEAR_END) this.isSticking = true;
