@@ -13,6 +13,7 @@ from libs.api_keys import hash_api_key
 from schemas.streams import EntryId, content_delta, generating
 from services.frontend_gateway.core.turns import TurnView
 from services.frontend_gateway.hub import Pace
+from tests.rig import waiting
 from tests.rig.gateway import GatewayRig, gateway_rig, started
 from tests.rig.sse import Copy, Parser, events, follow
 
@@ -28,9 +29,10 @@ async def rig() -> AsyncIterator[GatewayRig]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
+    async def holds() -> bool:
+        return condition()
+
+    await waiting.until(holds, within_s=LIMIT_S)
 
 
 async def read_until(rig: GatewayRig, turn: TurnView, copy: Copy, count: int) -> None:
@@ -527,9 +529,10 @@ async def leave(following: "asyncio.Task[Copy]") -> None:
 
 
 async def _count(rig: GatewayRig, turn: TurnView, expected: int) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while await rig.live.watchers(turn.id) != expected:
-            await asyncio.sleep(0.01)
+    async def is_reached() -> bool:
+        return await rig.live.watchers(turn.id) == expected
+
+    await waiting.until(is_reached, within_s=LIMIT_S)
 
 
 async def test_a_silent_stream_is_kept_alive() -> None:
